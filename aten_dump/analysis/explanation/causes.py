@@ -408,7 +408,15 @@ class Causes:
             if slot in theirs:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
                 if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
-                    yield slot, f"it reads {_maker(value)}, the baseline's reads {_maker(theirs[slot])}"
+                    made = self._maker(0, value), self._maker(1, theirs[slot])
+                    yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
+
+    def _maker(self, side: int, value: Value) -> str:
+        """Return who made a value, or what it is that was there before the step."""
+        made = value.producer
+        if made is not None:
+            return f"{made[0].name}.{made[1]}"
+        return f"{name_of(self._sides[side].flow, value)} as it was before the step"
 
     def _is_part(self, value: Value, other: Value) -> bool:
         """Return True if one of two values is a part of what the other side has."""
@@ -468,8 +476,3 @@ def _op(call: Call) -> str:
 
 def _line(call: Call) -> str:
     return call.where or call.name
-
-
-def _maker(value: Value) -> str:
-    made = value.producer
-    return "a value from outside the step" if made is None else f"{made[0].name}.{made[1]}"
