@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
+from ...errors import MissingDataError
 from ...store.op_names import LIFT_FRESH, read_op_name
 from ..distance.value_distance import closeness
 from ..rerun.shared_memory import extent
@@ -125,7 +126,7 @@ class LeftMemory:
     def serves_step(self, place: LeftPlace) -> bool:
         """Return True if a place holds the scale of the loss, or how many steps an optimizer took."""
         counts_steps = place.writer.phase == "optimizer" and place.last.numel == 1
-        return counts_steps or read_op_name(place.writer.op).name == _SCALES_LOSS
+        return (counts_steps and _is_count(place)) or read_op_name(place.writer.op).name == _SCALES_LOSS
 
     @cached_property
     def _reads(self) -> LastReads:
@@ -153,6 +154,16 @@ class LeftMemory:
     def _of_model(self) -> set[int]:
         """Return the storages from outside that a module or the optimizer writes."""
         return {place.last.storage for place in self.places if _is_of_model(place.writer)}
+
+
+def _is_count(place: LeftPlace) -> bool:
+    """Return True if a number may be a count of steps: a parameter, or a rank's share of one, may have one element."""
+    if not place.last.shape:
+        return True
+    try:
+        return bool(place.last.shared_tensor().item() - place.before.shared_tensor().item() == 1)
+    except MissingDataError:
+        return True
 
 
 def _is_part(value: Value, whole: Value) -> bool:

@@ -79,9 +79,10 @@ def arranged_rows(pieces: Pieces, whole: Tensor, allowed: float) -> Arrangement 
         numbers = torch.arange(whole.numel()).reshape(whole.shape).movedim(dim, 0)
         places: dict[int, Tensor] = {}
         for rank, piece in pieces.items():
+            if not piece.numel():
+                places[rank] = torch.empty(piece.shape, dtype=torch.int64)
+                continue
             ours = piece.movedim(dim, 0).reshape(piece.shape[dim], -1).to(rows.dtype)
-            if not ours.numel():
-                return None
             distance = torch.cdist(ours, rows)
             nearest = distance.argmin(1)
             if float(distance.amin(1).max()) > allowed:

@@ -160,7 +160,8 @@ class WorldVerdict(RankVerdict):
     def _of_pair(self, pair: Pair) -> None:
         """Add rows of a pair of Python calls where both return as much: shares of it say nothing."""
         theirs = dict(pair.baseline.output_values())
-        if all(theirs[slot].shape == value.shape for slot, value in pair.target.output_values() if slot in theirs):
+        both = [(value, theirs[slot]) for slot, value in pair.target.output_values() if slot in theirs]
+        if all(one.shape == other.shape and not (one.opaque or other.opaque) for one, other in both):
             super()._of_pair(pair)
 
     def _lean(self, call: Call, maker: Call) -> None:

@@ -131,7 +131,13 @@ class Side:
         return found
 
     def _is_taken(self, end: End) -> bool:
-        """Return True if the optimizer takes a gradient, or nothing reads it: else it is a means to what is taken."""
+        """Return True if the optimizer takes a gradient, or nothing reads it: else it is a means to what is taken.
+
+        A distributed one that is a term of a sum is reduced by who takes it.
+        """
+        spec = self._specs.get((end.value.storage, tuple(end.value.shape)))
+        if spec is not None and any(placement.kind in ("sum", "avg") for placement in spec.placements):
+            return False
         phases = self._phases.get((end.value.storage, end.value.version), set())
         return not phases or "optimizer" in phases
 
