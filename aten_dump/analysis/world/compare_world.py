@@ -67,10 +67,10 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     verdict.terms = terms
     verdict.run()
     ranks = sides[0].rank, sides[1].rank
-    findings = [_with_ranks(finding, ranks) for finding in verdict.findings]
-    findings = [finding for finding in findings if not _is_inherited(finding, sides, before)]
+    findings = [finding for finding in verdict.findings if not _is_inherited(finding, sides, before)]
     unknown = () if findings or not verdict.findings else (f"what step {task.step} began with",)
     findings, told = explained(ranks, pairs, verdict.rows, findings, whole=True)
+    findings = [_with_ranks(finding, ranks) for finding in findings]
     modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
     judged = [call for call in sides[0].flow.calls() if sides[0].flow.results(call)]
     unproven = [call.name for call in judged if call.id in evaluations[0].unproven and not verdict.is_met(call)]
