@@ -59,8 +59,7 @@ def compare(
     Args:
         target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
         baseline: the dump that is trusted, given likewise.
-        step: ``"3:0"`` compares step 3 of the target with step 0 of the baseline, ``3`` the same step of both;
-            None takes the steps that both have, or the only one of each.
+        step: ``"3:0"`` is the target's and the baseline's, ``3`` the same of both; None: those that both have.
         rank: the same for ranks.
         control: a dump of an honest repeat of the baseline; its distance is a noise floor.
         mapping: renames and pairs that the user knows, or a YAML file of them.
@@ -70,8 +69,7 @@ def compare(
         together: put the ranks of each dump together before comparing; None does where their layouts differ.
         batch_shard: puts the ranks together; how they share a batch is found, whatever number is given.
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
-        precision_budget: how far a loss, a gradient or an output may be from what float64 makes of the same sources, as
-            a relative L2 distance, before lost precision is a difference; None takes 0.1.
+        precision_budget: how far an end may be from its float64 meaning by lost precision (relative L2); None: 0.1.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
 
@@ -80,8 +78,8 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    how = replay, data, allowed_patterns(allow_ops), precision_budget
-    settings = Settings(_mapping(mapping), make_rules(rules), *how)
+    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget
+    settings = Settings(*how)
     together = True if batch_shard is not None and together is None else together
     _check(settings, has_control=control is not None, together=bool(together), names_rank=rank is not None)
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)

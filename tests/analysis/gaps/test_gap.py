@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import aten_dump
 from aten_dump import ConfigError, DumpConfig, DumpMode, MissingDataError
+from aten_dump.analysis.gaps.named_values import parse_at
 from tests.analysis.wrong_ops import Wrong
 from tests.cli.conftest import Run, run  # noqa: F401 - a fixture
 
@@ -239,3 +240,8 @@ def test_the_command(run: Run, tmp_path: Path, trainer: Path) -> None:  # noqa: 
     assert "Most apart:" in result.stdout
     assert run("compare", path, trainer, "--at", "rollout=logp", "--format", "csv").exit_code == 2
     assert run("compare", path, trainer, "--at", "nothing").exit_code == 2
+
+
+def test_one_name_stands_for_both_sides() -> None:
+    assert parse_at("logp") == parse_at(("logp", "logp")) == ("logp", "logp")
+    assert parse_at("rollout=logp") == ("rollout", "logp")
