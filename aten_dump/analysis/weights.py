@@ -28,4 +28,6 @@ def weights(target: Given, baseline: Given, *, progress: Progress | None = None)
     """
     sides = open_checkpoint(target), open_checkpoint(baseline)
     found = Finder(*sides, progress).run()
-    return Weights((sides[0].label, sides[1].label), (len(sides[0].tensors), len(sides[1].tensors)), tuple(found))
+    counts = len(sides[0].tensors), len(sides[1].tensors)
+    not_whole = (*sides[0].not_whole, *sides[1].not_whole)
+    return Weights((sides[0].label, sides[1].label), counts, tuple(found), not_whole)

@@ -27,14 +27,14 @@ from tests.torture.flipping import PASSING, SPOILS, index_of, record_pair
 ARGUMENTS = {
     "ls": ["DUMP"], "show": ["DUMP"], "stats": ["DUMP"], "saved": ["DUMP"], "compare": ["DUMP", "BASELINE"],
     "replay": ["DUMP"], "nonfinite": ["DUMP"], "export": ["DUMP", "--to", "graph", "--out", "OUT"],
-    "report": ["DUMP", "-o", "OUT"], "verify": ["DUMP"],
+    "report": ["DUMP", "-o", "OUT"], "verify": ["DUMP"], "weights": ["DUMP", "BASELINE"],
 }  # fmt: skip
 NOT_ASKED = {"run", "ctl", "serve", "config", "recover", "env"}  # of serve there is a test of its own
 MORE = [
     ["compare", "BASELINE", "DUMP"], ["compare", "DUMP", "BASELINE", "--rank", "0"], ["compare", "--recompute", "DUMP"],
     ["replay", "DUMP", "--all"], ["nonfinite", "DUMP", "--step", "0", "--rank", "0"], ["report", "DUMP", "BASELINE", "-o", "OUT"],
     ["export", "DUMP", "--to", "graph", "--out", "OUT", "--step", "0"], ["verify", "DUMP", "--jobs", "2"],
-    ["stats", "DUMP", "--format", "csv"], ["ls", "DUMP", "--details"],
+    ["stats", "DUMP", "--format", "csv"], ["ls", "DUMP", "--details"], ["weights", "BASELINE", "DUMP"],
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from ..evidence.noise_floors import AMPLIFIES, distance
 from ..evidence.states import WORSE, Inputs, State, inputs_of
 from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.computed_dtype import computed_dtype, dtype_text
-from ..flow.counterparts import UNWRITTEN, Counterparts, Side
+from ..flow.counterparts import NOT_TOLD, UNWRITTEN, Counterparts, Side
 from ..flow.data_flow import DataFlow, made_by_both, read_by_both
 from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.op_errors import Undefined
@@ -149,6 +149,8 @@ class Walk:
 
     def state(self, target: Value, baseline: Value) -> State | None:
         """Return what is known of two values, also as views of what paired calls made; None if nothing is."""
+        if target.undefined or baseline.undefined:
+            return _UNDEFINED
         found = self.known.find(target, baseline)
         if found is None:
             writers = self.flows[0].writer(target), self.flows[1].writer(baseline)
@@ -156,7 +158,7 @@ class Walk:
                 found = self.known.find(writers[0][2], writers[1][2])
                 if found is not None and self._are_other_views(target, baseline, found):
                     return None
-        return _UNDEFINED if found is None and (target.undefined or baseline.undefined) else found
+        return found
 
     def _are_other_views(self, target: Value, baseline: Value, whole: State) -> bool:
         """Return True if two values see other elements of memory that is the same on both sides."""
@@ -278,6 +280,8 @@ class Walk:
                 if differences and close.bitwise and any(state.undefined for state in states):
                     self.unknown.append(f"{pair.target.name}.{slot}")
                     said = replace(said, status="unknown", note=UNWRITTEN)
+            if close.reason == NOT_TOLD and not self.flows[0].readers(pair.target):
+                self.unknown.append(f"{pair.target.name}.{slot}")
             state = _state(said, close, inputs.depth + 1, undefined=close.undefined or inputs.undefined)
             self._keep(target, baseline, state)
             row = self.evidence.judged(pair, slot, close, said, inputs)

@@ -48,6 +48,9 @@ class Weights:
     labels: tuple[str, str]
     counts: tuple[int, int]
     found: tuple[Weight, ...]
+    not_whole: tuple[
+        str, ...
+    ] = ()  # what the dumps lack, in sentences
 
     @property
     def accounted(self) -> bool:
@@ -56,7 +59,8 @@ class Weights:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.accounted else 1
+        """0 if all weights are accounted for, 1 if one is not, 2 if what is there is right and something is missing."""
+        return 1 if not self.accounted else 2 if self.not_whole else 0
 
     def __iter__(self) -> Iterator[Weight]:
         return iter(self.found)
@@ -83,9 +87,9 @@ class Weights:
         if wrong:
             head = f"{len(wrong)} of {len(self.found)} weights are not accounted for: {sides}"
         else:
-            head = f"All weights are accounted for: {sides}"
+            head = f"{'All weights' if not self.not_whole else 'The weights that are there'} are accounted for: {sides}"
         right = [weight for weight in self.found if weight.accounted]
-        lines = [head, *_block("Not accounted for:", wrong), *_block("Accounted for:", right)]
+        lines = [*self.not_whole, head, *_block("Not accounted for:", wrong), *_block("Accounted for:", right)]
         return "\n".join(lines)
 
 

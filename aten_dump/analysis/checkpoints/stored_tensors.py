@@ -24,6 +24,7 @@ from torch import nn
 
 from ...dump import Dump, RankDump, Step
 from ...dump.foreign.tensor_files import load_torch
+from ...dump.wholeness import not_whole_lines
 from ...errors import ConfigError, FormatError, MissingDataError, StoreError
 from ..given_dumps import opened
 from .recorded_weights import recorded_weights
@@ -71,6 +72,7 @@ class Checkpoint:
 
     label: str
     tensors: dict[str, StoredTensor]
+    not_whole: tuple[str, ...] = ()  # what a dump lacks, in sentences
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +105,26 @@ def open_checkpoint(given: Given) -> Checkpoint:
             raise ConfigError(f"weights got a {type(given).__name__}; allowed: a path, a dump, a module, a state dict")
     if not tensors:
         raise MissingDataError(f"{label} has no tensors")
-    return Checkpoint(label, tensors)
+    return Checkpoint(label, tensors, tuple(_lacks(given)))
+
+
+def _lacks(given: Given) -> list[str]:
+    """Return what a dump lacks in the step whose weights are read."""
+    if not isinstance(given, (Dump, Step, RankDump, str, os.PathLike)):
+        return []
+    if isinstance(given, (str, os.PathLike)) and not _is_dump(Path(given)):
+        return []
+    dump, step, rank = opened(given)
+    recorded = dump.step(dump.steps[0] if step is None else step)
+    ranks = recorded.ranks if rank is None else [rank]
+    return not_whole_lines(dump.path, [recorded.rank(number) for number in ranks], dump.problems)
+
+
+def _is_dump(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    names = os.listdir(path)
+    return "run.json" in names or any(name.startswith("step") and (path / name).is_dir() for name in names)
 
 
 def _of_path(path: Path) -> dict[str, StoredTensor]:
@@ -125,7 +146,7 @@ def _of_path(path: Path) -> dict[str, StoredTensor]:
 
 def _of_folder(path: Path) -> dict[str, StoredTensor]:
     names = sorted(os.listdir(path))
-    if "run.json" in names or any(name.startswith("step") and (path / name).is_dir() for name in names):
+    if _is_dump(path):
         return _of_dump(*opened(path))
     indexes = [name for name in names if name.endswith(_INDEX)]
     if len(indexes) > 1:

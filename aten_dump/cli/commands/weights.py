@@ -11,7 +11,7 @@ from ...analysis.checkpoints.found_weights import COLUMNS, Weights
 from ...analysis.weights import weights
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
-from ..console import count_progress, print_lines
+from ..console import count_progress, echo, print_lines
 from ..files import opened
 
 _WRITERS: Final = {"csv": write_csv, "json": write_json}
@@ -37,7 +37,7 @@ def command(target: Path, baseline: Path, form: str, output: Path | None) -> Non
     padded, tied, scaled, or merged of several (LoRA, norms); and what is altered, extra or missing.
 
     Exit code 0 when all weights are accounted for; 1 when one is altered, extra or missing; 2 when a file cannot be
-    read; 3 when the tool itself failed.
+    read, or a dump is not whole; 3 when the tool itself failed.
 
     \b
     Examples
@@ -49,6 +49,9 @@ def command(target: Path, baseline: Path, form: str, output: Path | None) -> Non
         refuse_to_replace_part_of([target, baseline], output)
     with count_progress("reading") as update:
         found = weights(target, baseline, progress=update)
+    if form != "text" or output is not None:
+        for line in found.not_whole:
+            echo(line, err=True)
     _write(found, form, output)
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
