@@ -17,15 +17,16 @@ def repaired(pairs: Sequence[Pair], flows: tuple[DataFlow, DataFlow]) -> list[Pa
         pairs: as they were aligned.
         flows: of the target and the baseline.
     """
-    odd = [pair for pair in pairs if _read(pair.target, flows[0]) != _read(pair.baseline, flows[1])]
-    ours, theirs = {pair.target.id for pair in pairs}, {pair.baseline.id for pair in pairs}
-    lone = [call for call in flows[0].calls() if call.id not in ours]
+    ours, theirs = _Contents(flows[0]), _Contents(flows[1])
+    odd = [pair for pair in pairs if ours.read(pair.target) != theirs.read(pair.baseline)]
+    paired = {pair.target.id for pair in pairs}, {pair.baseline.id for pair in pairs}
+    lone = [[call for call in flows[side].calls() if call.id not in paired[side]] for side in (0, 1)]
     by_contents: dict[Hashable, list[Call]] = {}
-    for call in [*(pair.baseline for pair in odd), *(call for call in flows[1].calls() if call.id not in theirs)]:
-        by_contents.setdefault(_key(call, flows[1]), []).append(call)
+    for call in [*(pair.baseline for pair in odd), *lone[1]]:
+        by_contents.setdefault(theirs.key(call), []).append(call)
     found: dict[int, Call] = {}
-    for call in [*(pair.target for pair in odd), *lone]:
-        alike = by_contents.get(_key(call, flows[0])) if _is_told(call, flows[0]) else None
+    for call in [*(pair.target for pair in odd), *lone[0]]:
+        alike = by_contents.get(ours.key(call)) if ours.are_known(call) else None
         if alike:
             found[call.id] = alike.pop(0)
     if not found:
@@ -42,7 +43,7 @@ def repaired(pairs: Sequence[Pair], flows: tuple[DataFlow, DataFlow]) -> list[Pa
     odd_ids = {pair.target.id for pair in odd}
     kept = [_with_partner(pair, found.get(pair.target.id)) for pair in pairs]
     kept = [pair for pair in kept if pair.target.id not in odd_ids or pair.target.id in found]
-    return [*kept, *(Pair(call, found[call.id], "flow") for call in lone if call.id in found)]
+    return [*kept, *(Pair(call, found[call.id], "flow") for call in lone[0] if call.id in found)]
 
 
 def _with_partner(pair: Pair, partner: Call | None) -> Pair:
@@ -50,21 +51,31 @@ def _with_partner(pair: Pair, partner: Call | None) -> Pair:
     return Pair(pair.target, partner, "flow") if is_other and partner is not None else pair
 
 
-def _is_told(call: Call, flow: DataFlow) -> bool:
-    """Return True if what a call reads is known, and is something."""
-    read = _read(call, flow)
-    return bool(read) and None not in read and not flow.is_view(call)
+class _Contents:
+    """What the calls of one side read, as digests; each value's is taken once."""
 
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+        self._digests: dict[int, str | None] = {}
 
-def _read(call: Call, flow: DataFlow) -> tuple[str | None, ...]:
-    """Return the digests of what a call reads."""
-    return tuple(digest_of(value) for _, value in flow.reads(call))
+    def read(self, call: Call) -> tuple[str | None, ...]:
+        """Return the digests of what a call reads."""
+        return tuple(self._digest(value) for _, value in self._flow.reads(call))
 
+    def _digest(self, value: Value) -> str | None:
+        if value.id not in self._digests:
+            self._digests[value.id] = digest_of(value)
+        return self._digests[value.id]
 
-def _key(call: Call, flow: DataFlow) -> Hashable:
-    """Return what a call computes, and of what."""
-    args, kwargs = call.inputs
-    return call.op, call.phase, repr([_literal(item) for item in (*args, *kwargs.values())]), _read(call, flow)
+    def key(self, call: Call) -> Hashable:
+        """Return what a call computes, and of what."""
+        args, kwargs = call.inputs
+        return call.op, call.phase, repr([_literal(item) for item in (*args, *kwargs.values())]), self.read(call)
+
+    def are_known(self, call: Call) -> bool:
+        """Return True if what a call reads is known, and is something."""
+        read = self.read(call)
+        return bool(read) and None not in read and not self._flow.is_view(call)
 
 
 def _literal(item: object) -> object:

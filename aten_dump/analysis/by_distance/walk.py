@@ -86,9 +86,8 @@ class Walk:
 
     def run(self, pairs: Sequence[Pair]) -> list[Pair]:
         """Walk pairs, in the order of the target's calls; return those that are none, as they read other shapes."""
-        kept = [pair for pair in pairs if not self._reads_other_shapes(pair)]
+        kept = repaired([pair for pair in pairs if not self._reads_other_shapes(pair)], self.flows)
         self._paired = {pair.target.id for pair in kept}, {pair.baseline.id for pair in kept}
-        kept = repaired(kept, self.flows)
         for pair in sorted(kept, key=lambda pair: pair.target.id):
             is_view = self.flows[0].is_view(pair.target) or self.flows[1].is_view(pair.baseline)
             self._view(pair) if is_view else self._pair(pair)

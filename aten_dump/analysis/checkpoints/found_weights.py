@@ -48,9 +48,7 @@ class Weights:
     labels: tuple[str, str]
     counts: tuple[int, int]
     found: tuple[Weight, ...]
-    not_whole: tuple[
-        str, ...
-    ] = ()  # what the dumps lack, in sentences
+    not_whole: tuple[str, ...] = ()  # what the dumps lack, in sentences
 
     @property
     def accounted(self) -> bool:
