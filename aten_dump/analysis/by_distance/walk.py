@@ -38,9 +38,12 @@ from .repaired_pairs import repaired
 from .result_judge import OTHER_DRAWS, ResultJudge
 from .sources import Outside
 
-_MOST_BEHIND: Final = 8000  # values that are looked at behind one value
 Place = tuple[object, ...]  # a storage seen with a geometry
+
+_MOST_BEHIND: Final = 8000  # values that are looked at behind one value
 _MOST_NAMED: Final = 3
+_MOST_NOISE: Final = 512.0  # times what rounding leaves of an element, in a number that was read of a tensor
+_MOST_OF_A_NUMBER: Final = 1e-2
 _ROUNDED: Final = 8  # of a dtype's eps, what elements are off that were rounded and differ in their statistics
 _UNDEFINED: Final = State("unknown", undefined=True)
 
@@ -338,7 +341,7 @@ class Walk:
 
     def _is_noise(self, found: ArgumentDifference) -> bool:
         """Return True if numbers differ by no more than what was computed before: they may have been read from it."""
-        limit = AMPLIFIES * self._noise
+        limit = min(AMPLIFIES * self._noise, _MOST_NOISE * self._rounding, _MOST_OF_A_NUMBER)
         return bool(found.numbers) and all(abs(one - other) <= limit * abs(other) for one, other in found.numbers)
 
     def _with_arguments(
