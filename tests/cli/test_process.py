@@ -113,6 +113,7 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(tmp_path: Path) -> None
         "run": ["dump.toml", "run", "--config", str(config), "--", "true"],
         "config": ["dump.toml", "config", "check", str(config)],
         "compare": ["index.msgpack", "compare", dump, dump],
+        "weights": ["index.msgpack", "weights", dump, dump],
         "export": ["index.msgpack", "export", dump, "--to", "npy", "--out", str(tmp_path / "npy")],
         "report": ["index.msgpack", "report", dump, "--output", str(tmp_path / "dump.html")],
     }

@@ -48,10 +48,13 @@ class Ends:
         self.agree = False  # all ends that are known do
 
     def run(self) -> None:
-        found, before = [*self._losses(), *self._gradients(), *self._left()], len(self._walk.evidence.findings)
+        before = len(self._walk.evidence.findings)
+        tells_memory = not any(rank.config.get("source") for rank in self._walk.ranks)  # other tools do not
+        found = [*self._losses(), *self._gradients(), *(self._left() if tells_memory else ())]
         for end in found:
             self._judge(end)
-        self._left_alone()
+        if tells_memory:
+            self._left_alone()
         is_new = len(self._walk.evidence.findings) > before
         self.agree = not is_new and all(map(self._agrees, found))
 

@@ -40,6 +40,7 @@ _LED_TO: Final[dict[Status | None, str]] = {
     "within": "what it leads to agrees within noise",
     "different": "what it leads to differs",
 }
+_NOTHING_IN_COMMON: Final = "no call of the one side has a counterpart on the other: they are of other programs"
 _MEETS: Final = "what comes of it is the same again"
 _NOT_WHOLE: Final = "a side is not whole"
 _OF_CALLS: Final = ("input", "output", "mutated")  # how slots begin that are of a call, and not of the end of a step
@@ -112,6 +113,11 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     none = {pair.target.id for pair in walk.run(primary)}
     pairs = [pair for pair in pairs if pair.target.id not in none]
     modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
+    if is_whole and not pairs and target.calls_by_kind().keys() & baseline.calls_by_kind().keys():
+        place = walk.evidence.place(target.calls[0])
+        row = Row(place, None, "", "", "different", note=_NOTHING_IN_COMMON)
+        walk.evidence.rows.append(row)
+        walk.evidence.blame("region", row, _NOTHING_IN_COMMON, "", (place.id, 0))
     ends = Ends(walk, modules, read_data=settings.data)
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()

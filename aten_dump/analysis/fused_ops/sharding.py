@@ -26,4 +26,11 @@ def split_with_sizes_copy(gathered: Tensor, sizes: Sequence[int], dim: int = 0, 
 
 def chunk_cat(tensors: list[Tensor], dim: int, num_chunks: int, *, out: Tensor) -> None:
     """Copy gradients to the memory that is reduced, each padded to equal chunks."""
-    out.copy_(torch._chunk_cat(tensors, dim, num_chunks))
+    out.copy_(torch.cat([_in_chunks(tensor, dim, num_chunks) for tensor in tensors], dim + 1))
+
+
+def _in_chunks(tensor: Tensor, dim: int, num_chunks: int) -> Tensor:
+    """Return a tensor, padded with zeros to equal chunks along a dimension, with all of a chunk in the next one."""
+    sizes = list(tensor.shape)
+    sizes[dim] = -sizes[dim] % num_chunks
+    return torch.cat([tensor, tensor.new_zeros(sizes)], dim).reshape(*sizes[:dim], num_chunks, -1)
