@@ -89,7 +89,7 @@ class Shares:
             self._add_term(side, value, tensor)
 
     def _add_without_bias(self, again: Evaluation, side: int, value: Value, tensor: Tensor) -> None:
-        """Let a side have a product that it adds a bias to in one call: ranks add the bias to the sum of their terms."""
+        """Let a side have a product to which it adds a bias in one call: ranks add that to the sum of their terms."""
         maker = again.flow.maker(value)
         if maker is None or maker.op not in _WITH_BIAS or maker.record.kwargs or maker.record.args[3:]:
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...dump import Call, Value
+from ...store.op_names import is_collective
 from ..cone.cone import Cone
 from ..ends.ends import AS_LEFT, End, number_of
 from ..evaluation.numbers_in_python import NearCall
@@ -113,4 +114,18 @@ class WorldCauses(Causes):
                 text = self._other_contents(value, None)
                 same = first is not None and other is not None and first.op == other.op
                 return Cause("source", first if side == 0 else None, other if side or same else None, text, "", slot)
-        return super()._behind_the_cut(cones, first, other)
+        return self._with_a_term(cones) or super()._behind_the_cut(cones, first, other)
+
+    def _with_a_term(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return the cause where the first call that computes takes a term of a sum over ranks for the sum."""
+        for side, cone in enumerate(cones):
+            evaluation, known = self._sides[side], self._sides[1 - side].holders
+            flow = evaluation.flow
+            call = next((call for _, call in sorted(cone.calls.items()) if not flow.is_view(call)), None)
+            read = [] if call is None or is_collective(call.op) else flow.reads(call)
+            numbers = [evaluation.numbers.get(value.id, 0) for _, value in read]
+            slot = next((s for (s, _), n in zip(read, numbers, strict=True) if n in self._terms[side]), None)
+            if call is not None and slot is not None and all(number in known for number in numbers):
+                text = f"{slot} is a term of the sum over ranks, which nothing has reduced"
+                return self._on_a_side(side, Cause("rewired", call, None, text, "", slot))
+        return None
