@@ -140,19 +140,19 @@ class Shares:
                 self._let_have(1 - side, evaluation.numbers.get(id))
 
     def _find_terms(self, side: int) -> None:
-        """Find what is a term of a sum, or of a mean, that the other side has."""
+        """Find what is a term of a sum, or of a mean, that the other side has; of a mean the sum is a multiple."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
             numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
-            if len(terms.values) == len(rank.ranks) and len(numbers) > 1:  # replicas are no terms
-                for scale in self._scales:
-                    number = self._numbering.find(sign(terms.total * scale))
-                    if number is not None and number in other.holders:
-                        for id in terms.values:
-                            for own in self._numbers(side, rank.value_by_id(id)):
-                                self._let_have(1 - side, own)
-                                self.terms[side].add(own)
-                        break
+            if len(terms.values) < len(rank.ranks) or len(numbers) == 1:  # replicas are no terms
+                continue
+            found = (self._numbering.find(sign(terms.total * scale)) for scale in self._scales)
+            if any(number is not None and number in other.holders for number in found):
+                self._let_have(1 - side, self._numbering.find(sign(terms.total)))
+                for id in terms.values:
+                    for own in self._numbers(side, rank.value_by_id(id)):
+                        self._let_have(1 - side, own)
+                        self.terms[side].add(own)
 
     def _find_blocks(self) -> None:
         covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))
