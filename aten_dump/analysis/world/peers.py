@@ -8,6 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ from .joined_rank import JoinedRank
 
 _COPIES: Final = frozenset({"aten::copy_", "aten::clone", "aten::_to_copy", WAIT_TENSOR})
 Made = tuple[Call, str]  # with the slot of its result
+_FAR: Final = 8  # calls that one rank alone has
 _MOST: Final = 64  # pairs of calls that are looked at: what reduces gradients is near to them
 
 
@@ -55,19 +57,47 @@ def _told(ranks: tuple[int, int], flow: DataFlow, ours: Made | None, theirs: Mad
     rank = flow.rank
     assert isinstance(rank, JoinedRank)
     peer = f"rank {ranks[1]}"
-    if ours is not None and theirs is not None and _lies_behind(flow, ours, theirs[0].op):
-        return Parted(ours[0], f"{peer} has no such call there: {ours[0].op}")
-    met = () if theirs is None else _met(flow, theirs[0])
-    own = next((rank.call(id) for id in met if rank.number_of(id) == ranks[0]), None)
-    if own is not None:
+    brought = _transfer(flow, theirs, ours)
+    own = next((id for id in brought if rank.number_of(id) == ranks[0]), None)
+    if own is not None and own not in _transfer(flow, ours, None):
         text = f"{peer} goes on with what it brings, this rank with its own, a term of the sum over ranks"
-        return Parted(own, f"{text}, which nothing has reduced")
+        return Parted(rank.call(own), f"{text}, which nothing has reduced")
     if ours is None or theirs is None:
         return None
-    if _lies_behind(flow, theirs, ours[0].op):
+    more = [_steps(flow, one, other[0].op) for one, other in ((ours, theirs), (theirs, ours))]
+    if more[0] and not 0 < more[1] < more[0]:
+        return Parted(ours[0], f"{peer} has no such call there: {ours[0].op}")
+    if more[1]:
         line = theirs[0].where or theirs[0].name
         return Parted(ours[0], f"{peer} goes on with {theirs[0].op} of what it makes, this rank does not ({line})")
     return Parted(ours[0], f"it computes {ours[0].op}, {peer} {theirs[0].op}")
+
+
+def _near(flow: DataFlow, made: Made) -> Iterator[Call]:
+    """Yield a call and those near behind it, as far as transfers."""
+    waiting, count = [made], 0
+    while waiting and count < _FAR:
+        call, slot = waiting.pop(0)
+        count += 1
+        yield call
+        if not _met(flow, call):
+            makers = (_writer(flow, value) for _, value in flow.behind(call, slot))
+            waiting += [maker for maker in makers if maker is not None]
+
+
+def _steps(flow: DataFlow, made: Made, op: str) -> int:
+    """Return how many calls back from one there is one of an op; 0 if there is none."""
+    return next((steps for steps, call in enumerate(_near(flow, made)) if call.op == op), 0)
+
+
+def _transfer(flow: DataFlow, made: Made | None, until: Made | None) -> tuple[int, ...]:
+    """Return the calls of the transfer near behind one, unless a call of the op of `until` comes before it."""
+    for call in () if made is None else _near(flow, made):
+        if until is not None and call.op == until[0].op:
+            break
+        if _met(flow, call):
+            return _met(flow, call)
+    return ()
 
 
 def _met(flow: DataFlow, call: Call) -> tuple[int, ...]:
@@ -75,11 +105,6 @@ def _met(flow: DataFlow, call: Call) -> tuple[int, ...]:
     rank = flow.rank
     assert isinstance(rank, JoinedRank)
     return rank.meetings.get(call.id, ())
-
-
-def _lies_behind(flow: DataFlow, call: Made, op: str) -> bool:
-    behind = (_writer(flow, value) for _, value in flow.behind(*call))
-    return any(found is not None and found[0].op == op for found in behind)
 
 
 def _writer(flow: DataFlow, value: Value) -> Made | None:
