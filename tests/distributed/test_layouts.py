@@ -122,7 +122,11 @@ FAULTS = {
     "tp.norm": ("source", "Aten.native_layer_norm.0", "on rank 1: it reads other contents of blocks.0.norm.weight"),
     "tp.gelu": ("op", "Aten.gelu.0.forward", "on rank 1: its result is wrong for its inputs"),
     "tp.addmm": ("op", "Aten.addmm.", "on rank 1: its result is wrong for its inputs"),
-    "ddp.unreduced": ("gradient", "Aten.add_.", "a term of the sum over ranks, which nothing has reduced"),
+    "ddp.unreduced": (
+        "gradient",
+        "Distributed.allreduce_.0.",
+        "rank 0 goes on with what it brings, this rank with its own, a term of the sum over ranks, which nothing has reduced",
+    ),
     "tp.wait": ("op", "Distributed.wait_tensor.3.backward", "on rank 1: its result is wrong for its inputs"),
 }
 MORE_FAULTS = {
@@ -166,6 +170,7 @@ def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
     assert found.verdict == "different"
     assert found.cause is not None
     assert found.cause.row.place.op == "aten::add.Tensor", "the first op that takes a term for the sum"
+    assert "is a term of the sum over ranks, which nothing has reduced" in found.cause.text
 
 
 @needs_fsdp_on_cpu

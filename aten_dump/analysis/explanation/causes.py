@@ -34,7 +34,7 @@ _KINDS: Final[dict[str, FindingKind]] = {
     "output": "result",
     "read": "result",
 }
-_FORWARD: Final = ("loss", "output", "read")
+FORWARD: Final = ("loss", "output", "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Causes:
         self.cones = self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
-        if kinds != _FORWARD or _reaches_backward(cones):
+        if kinds != FORWARD or _reaches_backward(cones):
             if (kept := uncleared(self._sides, self._ends, odd)) is not None:
                 return Cause("gradient", kept.target, kept.baseline, kept.text, takes_another=True)
             cut = CutGradients(self._sides, self._ends).find(cones, first_odd)
@@ -146,13 +146,13 @@ class Causes:
         A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
         distances) is none either: what is done with it is.
         """
-        is_exact = kinds == _FORWARD or self._is_forward_exact()
+        is_exact = kinds == FORWARD or self._is_forward_exact()
         made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
             left_out: set[int] = set() if made[1 - side] else made[side]
-            if kinds != _FORWARD:
-                right = [end.value for end in self._ends[side] if end.kind in _FORWARD]
+            if kinds != FORWARD:
+                right = [end.value for end in self._ends[side] if end.kind in FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
             pairs = self._pairs[side]
             asked = {
@@ -170,9 +170,9 @@ class Causes:
 
         A loss may hardly show what its gradients show: it is the same as the baseline's, and not equal.
         """
-        theirs = {end.number: end.value for end in self._ends[1] if end.kind in _FORWARD}
+        theirs = {end.number: end.value for end in self._ends[1] if end.kind in FORWARD}
         for end in self._ends[0]:
-            if end.kind in _FORWARD and end.number in theirs:
+            if end.kind in FORWARD and end.number in theirs:
                 one = self._sides[0].signatures.get(end.value.id)
                 other = self._sides[1].signatures.get(theirs[end.number].id)
                 if one is not None and other is not None and not is_equal(one, other):
@@ -449,7 +449,7 @@ class Causes:
 
 def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[str], tuple[list[End], list[End]]]:
     """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows."""
-    for kinds in (_FORWARD, ("gradient",), ("left",)):
+    for kinds in (FORWARD, ("gradient",), ("left",)):
         found = tuple([end for end in ends if end.kind in kinds] for ends in odd)
         if found[0] or found[1]:
             return kinds, (found[0], found[1])

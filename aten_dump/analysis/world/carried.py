@@ -89,8 +89,8 @@ class Carrying:
         return self._by_contents
 
     def _by_role(self, rest: set[int]) -> None:
-        ours = _by_role(self._target, set(self._target.evaluation.sources))
-        for role, other in _by_role(self._baseline, rest).items():
+        ours = by_role(self._target, set(self._target.evaluation.sources))
+        for role, other in by_role(self._baseline, rest).items():
             one = ours.get(role)
             ways = None if one is None else self._nearest(one, other)
             if one is None or ways is None:
@@ -118,7 +118,7 @@ class Carrying:
         yield from (ways for ways in self._known if ways[0].fits(one.now) and ways[1].fits(other.now))
 
 
-def _by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
+def by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
     """Return some sources of a side by where each rank reads them first."""
     found: dict[Hashable, Group] = defaultdict(lambda: Group(""))
     for number, rank in side.rank.ranks.items():

@@ -33,12 +33,12 @@ from .carried import Carried, Carrying
 from .groups import Match
 from .joined_rank import JoinedRank, origin_of
 from .matching import Matched, Matching
+from .other_data import foreign_sources
 from .shares import Shares
 from .side import Side
-from .world_causes import WorldCauses
+from .world_causes import WorldCauses, WorldFound
 
 Sides = tuple[Side, Side]
-Terms = tuple[set[int], set[int]]  # numbers of what each side must add up over ranks
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
         Side(open_dump(task.target).step(task.steps[0])),
         Side(open_dump(task.baseline).step(task.steps[1])),
     )
-    carried, matched, terms = _evaluate(sides, before)
+    carried, matched, more = _evaluate(sides, before)
     evaluations = sides[0].evaluation, sides[1].evaluation
     sources = Sources(target=[], baseline=carried.unknown)
     ends = list(sides[0].ends), list(sides[1].ends)
@@ -64,7 +64,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     pairs = _pairs(sides, task.settings.mapping)
     replays = RankedReplays(enabled=task.settings.replay)
     verdict = WorldVerdict(found, pairs, replays)
-    verdict.terms = terms
+    verdict.more = more
     verdict.run()
     ranks = sides[0].rank, sides[1].rank
     findings = [finding for finding in verdict.findings if not _is_inherited(finding, sides, before)]
@@ -84,7 +84,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     return evidence, WorldBefore(sides, matched.left, not evidence.findings)
 
 
-def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched, Terms]:
+def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched, WorldFound]:
     """Evaluate both sides; where ends differ, once more by what rounding leaves of all values."""
     shared = Shared()
     sides[0].run(shared, {}, leads=True)
@@ -93,7 +93,7 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     sides[1].run(shared, carried.stand_ins, leads=False)
     matched = Matching(sides).run()
     if not matched.differs:
-        return carried, matched, (set(), set())
+        return carried, matched, WorldFound()
     noise = [
         side.evaluation.noise_beside(side.run_moved(contents, JITTER))
         for side, contents in zip(sides, ({}, carried.stand_ins), strict=True)
@@ -103,9 +103,11 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
         side.renumber(shared, one)
     matched = Matching(sides).run()
     shares = Shares(sides, shared.numbering)
-    if matched.differs and (before is None or before.agreed):  # what follows from a step that differs differs
-        shares.find(({}, carried.stand_ins))
-    return carried, matched, shares.terms
+    if not matched.differs or not (before is None or before.agreed):  # what follows from a step that differs differs
+        return carried, matched, WorldFound()
+    shares.find(({}, carried.stand_ins))
+    foreign = tuple(foreign_sources(sides, carried.stand_ins, matched.odd))
+    return carried, matched, WorldFound(shares.terms, foreign)
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:
@@ -149,10 +151,10 @@ class RankedReplays(MeetingReplays):
 class WorldVerdict(RankVerdict):
     """Makes the rows and findings of all ranks."""
 
-    terms: Terms = (set(), set())
+    more: WorldFound
 
     def _causes(self) -> WorldCauses:
-        return WorldCauses(self._found, self._pairs, self.terms)
+        return WorldCauses(self._found, self._pairs, self.more)
 
     def _is_far_apart(self) -> bool:
         return False  # its ends are pieces

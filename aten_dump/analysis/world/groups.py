@@ -84,6 +84,21 @@ def match(target: Group, baseline: Group, known: Iterable[Ways] = ()) -> Match |
     return None
 
 
+def right_ranks(group: Group, other: Group) -> list[int]:
+    """Return the ranks that hold what they would hold of the other group's tensor, as most ranks of the group lie."""
+    best: list[int] = []
+    for way in group.ways():
+        for whole in (theirs.join(other.now) for theirs in other.ways() if theirs.shape == way.shape):
+            allowed = TOLERANCE * norm(whole)
+            right = [
+                rank
+                for rank, piece in group.now.items()
+                if norm(piece) and near(piece, way.cut(whole, rank), allowed + group.noise(rank))
+            ]
+            best = max(best, right, key=len)
+    return best
+
+
 def _with_rows(target: Group, baseline: Group) -> Iterator[Ways]:
     """Yield how pieces of one side may lie anywhere in what the ranks of the other side make up."""
     for parts, whole in ((target, baseline), (baseline, target)):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..ends.ends import End
 from ..signatures.signature import TOLERANCE
 from .arrangements import Arrangement
-from .groups import Group, Match, match, near, norm
+from .groups import Group, Match, match, near, norm, right_ranks
 from .side import Side
 
 Sides = tuple[Side, Side]
@@ -98,8 +98,8 @@ class Matching:
             one, other = ours.pop(name), theirs.pop(name)
             found = match(one, other, (known.ways for known in self._found.left))
             if found is None:
-                self._add(0, one, self._right(one, other))
-                self._add(1, other, self._right(other, one))
+                self._add(0, one, right_ranks(one, other))
+                self._add(1, other, right_ranks(other, one))
                 continue
             self._found.compared += 1
             if kind == "gradient":
@@ -114,16 +114,6 @@ class Matching:
                 self._found.compared += 1
         for other in rest:
             self._add(1, other)
-
-    @staticmethod
-    def _right(group: Group, other: Group) -> list[int]:
-        """Return the ranks that hold what the other side has: of replicas one may be wrong."""
-        wholes = [way.join(other.now) for way in other.ways()]
-        return [
-            rank
-            for rank, piece in group.now.items()
-            if any(near(piece, whole, TOLERANCE * norm(whole) + group.noise(rank)) for whole in wholes)
-        ]
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

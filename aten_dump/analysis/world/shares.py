@@ -26,6 +26,7 @@ from ..signatures.signature import sign
 from .side import Side
 
 _Beside = tuple[int, tuple[int, ...]]
+_WITH_BIAS: Final = ("aten::addmm", "aten::baddbmm")  # their first input is added to the product of the others
 _MOST_SLICES: Final = 256
 _MOST_FLAT: Final = 1 << 16  # elements of a tensor in which flat pieces are looked for
 _MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
@@ -59,7 +60,7 @@ class Shares:
         shared = Shared()
         for side, contents in enumerate(stand_ins):
             again = Evaluation(self._sides[side].step, shared, contents, leads=side == 0)
-            again.watch_all = partial(self._watch, side)
+            again.watch_all = partial(self._watch, again, side)
             again.run()
         for side in (0, 1):
             self._find_zeros(side)
@@ -68,9 +69,10 @@ class Shares:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def _watch(self, side: int, value: Value, tensor: Tensor) -> None:
+    def _watch(self, again: Evaluation, side: int, value: Value, tensor: Tensor) -> None:
         is_source = self._sides[side].flow.maker(value) is None
         is_odd = self._is_odd(side, value)
+        self._add_without_bias(again, side, value, tensor)
         if value.id in self._rows[side] or not can_be_block(tensor) or not (is_odd or is_source):
             return
         self._rows[side][value.id] = Rows(tensor)
@@ -85,6 +87,15 @@ class Shares:
             and len(self._sides[side].rank.ranks) > 1
         ):
             self._add_term(side, value, tensor)
+
+    def _add_without_bias(self, again: Evaluation, side: int, value: Value, tensor: Tensor) -> None:
+        """Let a side have a product to which it adds a bias in one call: ranks add that to the sum of their terms."""
+        maker = again.flow.maker(value)
+        if maker is None or maker.op not in _WITH_BIAS or maker.record.kwargs or maker.record.args[3:]:
+            return
+        bias = again.held(maker.input_values()[0][1])
+        if bias is not None:
+            self._let_have(side, self._numbering.number(sign(tensor - bias)))
 
     def _add_term(self, side: int, value: Value, tensor: Tensor) -> None:
         """Add a value to those that other ranks made at the same place."""
@@ -129,19 +140,19 @@ class Shares:
                 self._let_have(1 - side, evaluation.numbers.get(id))
 
     def _find_terms(self, side: int) -> None:
-        """Find what is a term of a sum, or of a mean, that the other side has."""
+        """Find what is a term of a sum, or of a mean, that the other side has; of a mean the sum is a multiple."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
             numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
-            if len(terms.values) == len(rank.ranks) and len(numbers) > 1:  # replicas are no terms
-                for scale in self._scales:
-                    number = self._numbering.find(sign(terms.total * scale))
-                    if number is not None and number in other.holders:
-                        for id in terms.values:
-                            for own in self._numbers(side, rank.value_by_id(id)):
-                                self._let_have(1 - side, own)
-                                self.terms[side].add(own)
-                        break
+            if len(terms.values) < len(rank.ranks) or len(numbers) == 1:  # replicas are no terms
+                continue
+            found = (self._numbering.find(sign(terms.total * scale)) for scale in self._scales)
+            if any(number is not None and number in other.holders for number in found):
+                self._let_have(1 - side, self._numbering.find(sign(terms.total)))
+                for id in terms.values:
+                    for own in self._numbers(side, rank.value_by_id(id)):
+                        self._let_have(1 - side, own)
+                        self.terms[side].add(own)
 
     def _find_blocks(self) -> None:
         covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))
