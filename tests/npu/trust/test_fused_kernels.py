@@ -218,7 +218,7 @@ def test_a_mixture_of_experts() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(fused_ops()))
+@pytest.mark.parametrize("name", sorted(name for name in fused_ops() if not name.startswith("fsdp::")))
 def test_the_schemas_that_the_analysis_has_are_those_of_the_package(name: str) -> None:
     base, _, overload = name.removeprefix("npu::").partition(".")
     assert str(fused_ops()[name]._schema) == str(getattr(getattr(torch.ops.npu, base), overload or "default")._schema)
