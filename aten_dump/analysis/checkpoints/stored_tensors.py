@@ -105,11 +105,11 @@ def open_checkpoint(given: Given) -> Checkpoint:
             raise ConfigError(f"weights got a {type(given).__name__}; allowed: a path, a dump, a module, a state dict")
     if not tensors:
         raise MissingDataError(f"{label} has no tensors")
-    return Checkpoint(label, tensors, tuple(_lacks(given)))
+    return Checkpoint(label, tensors, tuple(lacks_of_dump(given)))
 
 
-def _lacks(given: Given) -> list[str]:
-    """Return what a dump lacks in the step whose weights are read."""
+def lacks_of_dump(given: Given) -> list[str]:
+    """Return what a dump lacks in the step whose weights are read, in sentences; nothing of what is no dump."""
     if not isinstance(given, (Dump, Step, RankDump, str, os.PathLike)):
         return []
     if isinstance(given, (str, os.PathLike)) and not _is_dump(Path(given)):

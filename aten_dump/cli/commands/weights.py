@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from ...analysis.checkpoints.found_weights import COLUMNS, Weights
+from ...analysis.checkpoints.stored_tensors import lacks_of_dump
 from ...analysis.weights import weights
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
@@ -47,11 +48,10 @@ def command(target: Path, baseline: Path, form: str, output: Path | None) -> Non
     """  # noqa: D301 - \b keeps click from filling lines
     if output is not None:
         refuse_to_replace_part_of([target, baseline], output)
+    for line in (*lacks_of_dump(target), *lacks_of_dump(baseline)):  # first, as what is left may hold no weight
+        echo(line, err=form != "text" or output is not None)
     with count_progress("reading") as update:
         found = weights(target, baseline, progress=update)
-    if form != "text" or output is not None:
-        for line in found.not_whole:
-            echo(line, err=True)
     _write(found, form, output)
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
@@ -59,7 +59,7 @@ def command(target: Path, baseline: Path, form: str, output: Path | None) -> Non
 
 def _write(found: Weights, form: str, output: Path | None) -> None:
     if form == "text" and output is None:
-        print_lines(found.answer().splitlines())
+        print_lines(found.answer().splitlines()[len(found.not_whole) :])
         return
     with opened(output) as file:
         if form == "text":
