@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ..errors import MissingDataError
 from .checkpoints.finder import Finder, Progress
 from .checkpoints.found_weights import Weights
-from .checkpoints.stored_tensors import Given, open_checkpoint
+from .checkpoints.stored_tensors import Checkpoint, Given, open_checkpoint
 from .host_default import made_on_the_host
 
 
 @made_on_the_host
-def weights(target: Given, baseline: Given, *, progress: Progress | None = None) -> Weights:
+def weights(target: Given | Checkpoint, baseline: Given | Checkpoint, *, progress: Progress | None = None) -> Weights:
     """Find which weight of a target became which of a baseline.
 
     Names do not matter. It finds what is equal, cast, transposed, permuted, fused, split, padded, tied, scaled, or
@@ -17,17 +18,24 @@ def weights(target: Given, baseline: Given, *, progress: Progress | None = None)
 
     Args:
         target: the weights in question: a safetensors file or a folder of them, a state dict of ``torch.save``, a dump,
-            a module, or tensors by name.
+            a module, tensors by name, or what `open_checkpoint` returned.
         baseline: the weights that are trusted, given likewise.
         progress: called with how much is done, of how much.
 
     Raises:
         FormatError: a file is damaged, or is none of these.
-        MissingDataError: there is no such file, or a shard is missing.
+        MissingDataError: there is no such file, a shard is missing, or one of both has no tensors.
         StoreError: a file cannot be read.
     """
-    sides = open_checkpoint(target), open_checkpoint(baseline)
+    sides = _opened(target), _opened(baseline)
     found = Finder(*sides, progress).run()
     counts = len(sides[0].tensors), len(sides[1].tensors)
     not_whole = (*sides[0].not_whole, *sides[1].not_whole)
     return Weights((sides[0].label, sides[1].label), counts, tuple(found), not_whole)
+
+
+def _opened(given: Given | Checkpoint) -> Checkpoint:
+    found = given if isinstance(given, Checkpoint) else open_checkpoint(given)
+    if not found.tensors:
+        raise MissingDataError(f"{found.label} has no tensors")
+    return found

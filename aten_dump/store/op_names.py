@@ -12,7 +12,6 @@ TRANSFER_NAMESPACES: Final = frozenset(("c10d", "_c10d_functional", "_c10d_funct
 # Ops whose result other ranks have a part in: they cannot be run by one rank alone.
 COLLECTIVE_NAMESPACES: Final = TRANSFER_NAMESPACES | {"c10d_functional", "_dtensor", "symm_mem"}
 
-_REDUCTIONS: Final = frozenset(("allreduce_", "all_reduce", "all_reduce_", "wait_tensor"))
 WAIT_TENSOR: Final = "_c10d_functional::wait_tensor"
 LIFT_FRESH: Final = "aten::lift_fresh"  # torch.tensor(...): makes a tensor of literals
 UNSCALE_GRADIENTS: Final = "aten::_amp_foreach_non_finite_check_and_unscale_"  # a gradient scaler's
@@ -109,13 +108,8 @@ def read_op_name(op: str) -> OpName:
     return OpName(namespace, name, overload)
 
 
-def is_reduction(op: str) -> bool:
-    """Tell whether an op is an all-reduce, or waits for a collective that may be one."""
-    return read_op_name(op).name in _REDUCTIONS
-
-
 def is_collective(op: str) -> bool:
-    """Tell whether other ranks have a part in what an op returns."""
+    """Return True if other ranks have a part in what an op returns."""
     return read_op_name(op).namespace in COLLECTIVE_NAMESPACES
 
 
@@ -143,7 +137,7 @@ def read_inputs(op: Op, call: Call, rank: int | None = None) -> list[Tree]:
 
 
 def _is_sent_by_another(op: Op, call: Call, rank: int | None) -> bool:
-    """Tell whether a call is a broadcast of another rank's tensor."""
+    """Return True if a call is a broadcast of another rank's tensor."""
     if rank is None or read_op_name(op.op).name != "broadcast_":
         return False
     given = dict(zip(op.arguments, call.args, strict=False))
@@ -156,13 +150,13 @@ def _is_sent_by_another(op: Op, call: Call, rank: int | None) -> bool:
 
 
 def reads_no_elements(op: str) -> bool:
-    """Tell whether an op asks its tensors for shape, dtype and device alone, as ``zeros_like`` does."""
+    """Return True if an op asks its tensors for shape, dtype and device alone, as ``zeros_like`` does."""
     name = read_op_name(op).name
     return name.endswith("_like") or name.startswith("new_")
 
 
 def is_workspace(op: str, slot: str) -> bool:
-    """Tell whether a result of an op, by its slot (``output.3``, ``mutated.reserve``), is a workspace."""
+    """Return True if a result of an op, by its slot (``output.3``, ``mutated.reserve``), is a workspace."""
     name = read_op_name(op).without_overload
     kind, _, rest = slot.partition(".")
     place = rest.partition(".")[0]

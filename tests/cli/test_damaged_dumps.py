@@ -91,10 +91,10 @@ def test_data_for_another_program_stays_data(pair: tuple[Path, Path], tmp_path: 
 
 def test_whole_dumps_are_passed(tmp_path: Path) -> None:
     dump, baseline = record(tmp_path / "dump"), record(tmp_path / "baseline")
+    with_weights = record_pair(tmp_path / "pair")[1]
     for command, words in ARGUMENTS.items():
-        if command == "weights":
-            continue  # these programs have none
-        result = run([command, *words], dump, baseline, tmp_path / f"{command}.out")
+        sides = (with_weights, with_weights) if command == "weights" else (dump, baseline)
+        result = run([command, *words], *sides, tmp_path / f"{command}.out")
         assert result.exit_code == 0, result.output
         assert not any(word in result.output for word in ("damaged (", "interrupted (", "not whole")), result.output
 

@@ -106,7 +106,7 @@ class ResultJudge:
 
     @staticmethod
     def _drew_others(target: Call, baseline: Call, found: Mapping[str, Compared]) -> bool:
-        """Tell whether other random numbers were drawn: they are a source, and must be the same.
+        """Return True if other random numbers were drawn: they are a source, and must be the same.
 
         Another processor rounds the logarithm and the cosine that make normal numbers of uniform ones in another way.
         """
@@ -136,14 +136,14 @@ def carried(compared: Compared, inputs: Inputs) -> Status:
 
 
 def _is_rounding(target: Value, baseline: Value, close: Closeness) -> bool:
-    """Tell whether two results differ by no more than the rounding of their dtype."""
+    """Return True if two results differ by no more than the rounding of their dtype."""
     if close.level == "statistic":
         return not close.error
     return not close.nonfinite and close.error is not None and close.error <= limits_of(target, baseline).rel_l2
 
 
 def is_random(call: Call) -> bool:
-    """Tell whether an op may draw random numbers."""
+    """Return True if an op may draw random numbers."""
     op = registered_op(call.op)
     return op is not None and torch.Tag.nondeterministic_seeded in op.tags
 

@@ -12,7 +12,6 @@ import math
 from functools import cached_property
 from typing import Final
 
-import torch
 import xxhash
 
 from ...dump import RankDump, Value
@@ -21,6 +20,7 @@ from ..distance.element_chunks import plain
 from ..distance.value_distance import Closeness, equal_but_for_dtype, equal_but_for_order
 from ..evidence.judgement import Judgement
 from ..evidence.noise_floors import limits_of
+from ..rerun.run_op import bits
 
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
 _TELLING: Final = ("min", "max", "mean", "l2norm")  # statistics that tell a tensor from others
@@ -130,8 +130,6 @@ def digest_of(value: Value) -> str | None:
 
 def _digest_of_bytes(value: Value) -> str | None:
     try:
-        flat = plain(value.tensor()).clone(memory_format=torch.contiguous_format).reshape(-1)
+        return xxhash.xxh3_128_hexdigest(bits(plain(value.tensor())).numpy().tobytes())
     except (AtenDumpError, RuntimeError):
         return None
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else ""

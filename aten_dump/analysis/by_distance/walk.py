@@ -81,7 +81,7 @@ class Walk:
         self.led_to: dict[tuple[Side, int], Status] = {}  # what calls without a counterpart led to, by side and id
         self._paired: tuple[set[int], set[int]] = set(), set()
         self._seen_at: dict[int, int] = {}  # at which call of the target findings were seen, by their number
-        self._worst: dict[int, Status] = {}  # of the results of the target's calls that were judged, by id
+        self._is_near: dict[int, bool] = {}  # whether the results of a judged call of the target's are near, by its id
         self._noise = 0.0  # the greatest error of what agrees
         dtypes = computed_dtype(ranks[0]), computed_dtype(ranks[1])
         self._rounding = max((torch.finfo(one).eps for one in dtypes if one is not None), default=0.0) / _ROUNDED
@@ -123,19 +123,19 @@ class Walk:
     def _shows_otherwise(self, row: Row) -> bool:
         """Return True if a result shows that it is another one, or if statistics are all that is known of it."""
         by_statistics = row.closeness is not None and row.closeness.level == "statistic"
-        return by_statistics or self._worst.get(row.place.id) == "different"
+        return by_statistics or self._is_near.get(row.place.id) is False
 
     def _meets_again(self, number: int) -> bool:
         """Return True if all that comes of what one of the target's calls makes is the same again on both sides."""
         waiting, seen, has_met = [self.ranks[0].call(number)], {number}, False
         while waiting:
             call = waiting.pop()
-            worst = self._worst.get(call.id)
-            if worst == "within":
+            is_near = self._is_near.get(call.id)
+            if is_near:
                 has_met = True
                 continue
             readers = self.flows[0].readers(call)
-            if not readers and (worst is not None or call.mutated):
+            if not readers and (is_near is False or call.mutated):
                 return False
             waiting += [reader for reader in readers if reader.id not in seen]
             seen |= {reader.id for reader in readers}
@@ -292,7 +292,7 @@ class Walk:
                 self._blame(row, said, inputs, differences)
         if results:
             alike = (self.is_near(*values) for values in results.values())
-            self._worst[pair.target.id] = "within" if all(alike) else "different"
+            self._is_near[pair.target.id] = all(alike)
             self._note_proof(pair, list(judged.values()))
 
     def _input(self, pair: Pair, slot: str, target: Value, baseline: Value, *, makes_same: bool = False) -> State:

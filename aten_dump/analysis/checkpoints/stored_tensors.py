@@ -88,42 +88,29 @@ def open_checkpoint(given: Given) -> Checkpoint:
 
     Raises:
         FormatError: a file is damaged, or is none of these.
-        MissingDataError: there is no such file, a shard is missing, or it has no tensors.
+        MissingDataError: there is no such file, or a shard is missing.
         StoreError: a file cannot be read.
     """
+    if isinstance(given, (str, os.PathLike)) and _is_dump(Path(given)):
+        given = opened(given)[0]
     match given:
         case nn.Module():
-            label, tensors = type(given).__name__, _of_mapping(given.state_dict())
+            return Checkpoint(type(given).__name__, _of_mapping(given.state_dict()))
         case Mapping():
-            label, tensors = "tensors by name", _of_mapping(given)
+            return Checkpoint("tensors by name", _of_mapping(given))
         case Dump() | Step() | RankDump():
-            dump, step, rank = opened(given)
-            label, tensors = str(dump.path), _of_dump(dump, step, rank)
+            return _of_dump(*opened(given))
         case str() | os.PathLike():
-            label, tensors = os.fspath(given), _of_path(Path(given))
+            return Checkpoint(os.fspath(given), _of_path(Path(given)))
         case _:
             raise ConfigError(f"weights got a {type(given).__name__}; allowed: a path, a dump, a module, a state dict")
-    if not tensors:
-        raise MissingDataError(f"{label} has no tensors")
-    return Checkpoint(label, tensors, tuple(lacks_of_dump(given)))
-
-
-def lacks_of_dump(given: Given) -> list[str]:
-    """Return what a dump lacks in the step whose weights are read, in sentences; nothing of what is no dump."""
-    if not isinstance(given, (Dump, Step, RankDump, str, os.PathLike)):
-        return []
-    if isinstance(given, (str, os.PathLike)) and not _is_dump(Path(given)):
-        return []
-    dump, step, rank = opened(given)
-    recorded = dump.step(dump.steps[0] if step is None else step)
-    ranks = recorded.ranks if rank is None else [rank]
-    return not_whole_lines(dump.path, [recorded.rank(number) for number in ranks], dump.problems)
 
 
 def _is_dump(path: Path) -> bool:
-    if not path.is_dir():
+    try:
+        names = os.listdir(path)
+    except OSError:  # who reads it says why
         return False
-    names = os.listdir(path)
     return "run.json" in names or any(name.startswith("step") and (path / name).is_dir() for name in names)
 
 
@@ -146,8 +133,6 @@ def _of_path(path: Path) -> dict[str, StoredTensor]:
 
 def _of_folder(path: Path) -> dict[str, StoredTensor]:
     names = sorted(os.listdir(path))
-    if _is_dump(path):
-        return _of_dump(*opened(path))
     indexes = [name for name in names if name.endswith(_INDEX)]
     if len(indexes) > 1:
         raise FormatError(f"{path} has {len(indexes)} indexes: {', '.join(indexes)}; name the one to read")
@@ -257,14 +242,14 @@ def _part_of(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     return (tensor[start:stop] if tensor.ndim else tensor).cpu()
 
 
-def _of_dump(dump: Dump, step: int | None, rank: int | None) -> dict[str, StoredTensor]:
+def _of_dump(dump: Dump, step: int | None, rank: int | None) -> Checkpoint:
     """Return the weights that a step of a dump reads; of several ranks each name is followed by the rank."""
     if not dump.steps:
         raise MissingDataError(f"{dump.path} has no recorded steps")
     recorded = dump.step(dump.steps[0] if step is None else step)
-    ranks = recorded.ranks if rank is None else [rank]
-    found = {f"rank {number}": _of_rank(recorded.rank(number)) for number in ranks}
-    return _joined(found)
+    ranks = {number: recorded.rank(number) for number in (recorded.ranks if rank is None else [rank])}
+    tensors = _joined({f"rank {number}": _of_rank(one) for number, one in ranks.items()})
+    return Checkpoint(str(dump.path), tensors, tuple(not_whole_lines(dump.path, ranks.values(), dump.problems)))
 
 
 def _of_rank(rank: RankDump) -> dict[str, StoredTensor]:

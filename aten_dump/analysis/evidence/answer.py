@@ -138,9 +138,8 @@ def _why_unknown(summary: RowSummary) -> str:
 
 
 def compared(evidence: RankEvidence) -> str:
-    """Return what was compared in one step and rank, which replicas are not equal and what the calls tell, in lines."""
-    replicas = (f"  replicas differ: {text}" for text in evidence.replicas)
-    return "\n".join([_counts(evidence), *replicas, *_seen_without_data(evidence)])
+    """Return what was compared in one step and rank, and what the calls show without data, in lines."""
+    return "\n".join([_counts(evidence), *_seen_without_data(evidence)])
 
 
 def _seen_without_data(evidence: RankEvidence) -> Iterator[str]:
@@ -172,9 +171,6 @@ def _counts(evidence: RankEvidence) -> str:
     if unmatched:
         unknown_to = f", {summary.not_compared} of them read and not compared" if summary.not_compared else ""
         lines.append(f"{unmatched} calls exist in one dump only{unknown_to}")
-    if evidence.aside:
-        parts = ", ".join(f"{count} {text}" for text, count in evidence.aside.items())
-        lines.append(f"{sum(evidence.aside.values())} calls are part of the parallel layout and not compared: {parts}")
     unknown = summary.statuses["unknown"]
     if unknown:
         lines.append(f"{unknown} tensors could not be compared{_why_unknown(summary)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..distance.value_distance import Closeness, Level
@@ -11,7 +11,7 @@ from ..pairing.alignment import How
 from .noise_floors import FloorFrom
 from .other_ranks import Leaning, Part
 
-Status = Literal["same", "within", "different", "unmatched", "unknown", "layout"]
+Status = Literal["same", "within", "different", "unmatched", "unknown"]
 FindingKind = Literal[
     "source",
     "op",
@@ -36,7 +36,6 @@ STATUS_TEXTS: Final[dict[Status, str]] = {
     "different": "different",
     "unmatched": "without a counterpart",
     "unknown": "not compared",
-    "layout": "part of the parallel layout",
 }
 
 
@@ -122,8 +121,6 @@ class RankEvidence:
     notes: tuple[str, ...] = ()
     together: tuple[int, int] | None = None  # ranks of both sides that were put together; None: rank by rank
     incomplete: bool = False  # ranks are missing, so that nothing is the same
-    aside: dict[str, int] = field(default_factory=dict)  # calls that only serve the layout, by what they are
-    replicas: tuple[str, ...] = ()  # replicas that are not bitwise equal, in sentences
     proven: int = 0  # calls of the target that were shown to be right
     judged: int = 0  # calls of the target that make something, and were judged
     unproven: tuple[str, ...] = ()  # names of those that could only be estimated

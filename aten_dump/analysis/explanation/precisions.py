@@ -67,7 +67,7 @@ def _coarser(ours: ByDtype, theirs: ByDtype) -> ByDtype:
 
 
 def _is_cast_by_the_program(call: Call) -> bool:
-    """Tell whether a line of the program, or of a library that is not torch, rounds a tensor to a coarser dtype."""
+    """Return True if a line of the program, or of a library that is not torch, rounds a tensor to a coarser dtype."""
     parent = call.parent
     if parent is None or parent.op not in _CASTS or (call.stack and not is_beyond_torch(call.stack[0])):
         return False

@@ -76,7 +76,7 @@ class _Comparing:
         return () if self._same(one, other) else None
 
     def _is_default(self, name: str, item: Any) -> bool:
-        """Tell whether giving this is the same as giving nothing."""
+        """Return True if giving this is the same as giving nothing."""
         known = [found[name] for call in self._calls if name in (found := _defaults(call.op))]
         is_nothing = item is None or item is False
         if not known:
@@ -100,16 +100,16 @@ class _Comparing:
         return bool(one == other or (one != one and other != other))
 
     def _same_places(self, one: Any, other: Any) -> bool:
-        """Tell whether dimensions are the same, counted from the first or from the last."""
+        """Return True if dimensions are the same, counted from the first or from the last."""
         return self._same(*(_from_first(call, item) for call, item in zip(self._calls, (one, other), strict=True)))
 
     def _are_filled(self, one: Value, other: Value) -> bool:
-        """Tell whether both calls only write to these: their shape is what a factory is given as its size."""
+        """Return True if both calls only write to these: their shape is what a factory is given as its size."""
         values = zip(self._calls, (one, other), strict=True)
         return all(call.mutated and value.id not in call.read_value_ids() for call, value in values)
 
     def _same_limit(self, one: float, other: float) -> bool:
-        """Tell whether both are the same limit of what each side computes in: ``finfo(dtype).min`` as a mask."""
+        """Return True if both are the same limit of what each side computes in: ``finfo(dtype).min`` as a mask."""
         return any(
             one == getattr(torch.finfo(t), name) and other == getattr(torch.finfo(b), name)
             for t in self._dtypes[0]
@@ -175,7 +175,7 @@ def _text(item: Any) -> str:
 
 
 def _same_op(target: Call, baseline: Call) -> bool:
-    """Tell whether two calls name one op; of a module's class other tools know the name, not where it is defined."""
+    """Return True if two calls name one op; of a module's class other tools know the name, not where it is defined."""
     ops = target.op, baseline.op
     if target.kind == baseline.kind == "module" and any("." not in op for op in ops):
         return ops[0].rpartition(".")[2] == ops[1].rpartition(".")[2]

@@ -12,11 +12,10 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from ...dump import Call, RankDump, Value
-from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...store import records
 from ..rerun.list_ops import item_of
 from .apart import calls_apart
@@ -36,17 +35,16 @@ class DataFlow:
         self.rank = rank
         self._kind = kind
         self._wrapped = wrapped
-        self._seen_at: Callable[[int], int] = rank.seen_at if isinstance(rank, AssembledRank) else int
         self._reads: dict[int, Slots] = {}
         self._results: dict[int, Slots] = {}
         self._made_by: dict[int, Call | None] = {}
 
     def takes_part(self, call: Call) -> bool:
-        """Tell whether a call is one of the program's that computes or shows something."""
+        """Return True if a call is one of the program's that computes or shows something."""
         return call.kind == self._kind and call.id not in self._apart
 
     def is_apart(self, call: Call) -> bool:
-        """Tell whether a call of any kind takes no part in the flow."""
+        """Return True if a call of any kind takes no part in the flow."""
         return call.id in self._apart
 
     @cached_property
@@ -75,15 +73,15 @@ class DataFlow:
         """Ids of the calls that showed a value first, and (call, slot, value) that wrote a moment."""
         shown: dict[int, int] = {}
         written: dict[Moment, list[tuple[int, str, int]]] = {}
-        values, seen_at = self.rank.tables.values, self._seen_at
+        values = self.rank.tables.values
         for call in self.calls():
             given = [number for _, number in call.input_slots()]
-            newest = max(map(seen_at, given), default=0)
+            newest = max(given, default=0)
             moments = {(values[number].storage, values[number].version) for number in given}
             for slot, number in _with_parts(call, self.rank):
                 record = values[number]
                 moment = record.storage, record.version
-                if seen_at(number) <= newest:
+                if number <= newest:
                     continue
                 shown.setdefault(number, call.id)
                 if record.storage and moment not in moments:
@@ -141,7 +139,7 @@ class DataFlow:
         return found
 
     def is_view(self, call: Call) -> bool:
-        """Tell whether a call only looks at what it was given in another way, or hands it on."""
+        """Return True if a call only looks at what it was given in another way, or hands it on."""
         return not call.mutated and bool(call.output_values()) and not self.results(call)
 
     @cached_property

@@ -19,7 +19,7 @@ class LastReads:
         self._flow = flow
 
     def is_read(self, value: Value, which: Which = lambda call: True) -> bool:
-        """Tell whether one of some calls reads the memory of a value, as the value says it is or as it was later."""
+        """Return True if one of some calls reads the memory of a value, as the value says it is or as it was later."""
         if not value.storage:
             return any(which(self._flow.rank.call(call)) for call, _ in self._reads.get((0, value.id), ()))
         found = self._reads.get((value.storage, 0), ())
@@ -27,7 +27,7 @@ class LastReads:
         return any(which(self._flow.rank.call(call)) for call in calls)
 
     def _is_later(self, number: int, value: Value) -> bool:
-        """Tell whether what was read touches elements of a value, when they had been written."""
+        """Return True if what was read touches elements of a value, when they had been written."""
         record = self._flow.rank.tables.values[number]
         if record.version < value.version:
             return False

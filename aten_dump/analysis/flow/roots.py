@@ -27,7 +27,7 @@ def roots_of(rank: RankDump) -> list[Value]:
 
 
 def _is_gradient(start: Value, deepest: int = _DEEPEST) -> bool:
-    """Tell whether backward made a tensor, or what it was put together from."""
+    """Return True if backward made a tensor, or what it was put together from."""
     maker = None if start.producer is None else start.producer[0]
     if maker is None or maker.phase == "backward":
         return maker is not None
@@ -74,5 +74,5 @@ def _is_told(value: object) -> TypeGuard[Value]:
 
 
 def is_wrapper(value: Value) -> bool:
-    """Tell whether a tensor has neither memory of its own nor another tensor that it stands on."""
+    """Return True if a tensor has neither memory of its own nor another tensor that it stands on."""
     return value.opaque and "local" not in value.extra

@@ -31,11 +31,11 @@ class TakenResults:
         return [v for _, v in call.result_values() if not v.undefined and self.is_taken(call, v)]
 
     def is_taken(self, call: Call, value: Value) -> bool:
-        """Tell whether a result of an outermost call was made in the step, and no call after it computes with it."""
+        """Return True if a result of an outermost call was made in the step, and no call after it computes with it."""
         return self.is_made(value) and not self._reads.is_read(value, lambda other: self._root(other) != call.id)
 
     def is_made(self, value: Value) -> bool:
-        """Tell whether a value is of memory that the step made."""
+        """Return True if a value is of memory that the step made."""
         return self._flow.maker(value) is not None and not (value.storage and value.from_outside)
 
     def _root(self, call: Call) -> int:

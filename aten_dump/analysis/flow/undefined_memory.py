@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 
 from ...dump import Call, Value
-from ...dump.across_ranks.assembled_rank import AssembledRank
 from ...errors import AtenDumpError
 from ...store import records
 from ..rerun.allowed_ops import registered_op
@@ -55,8 +54,7 @@ class UndefinedMemory:
 
     def __init__(self, flow: DataFlow, *, runs: bool) -> None:
         self._flow = flow
-        self._is_whole = isinstance(flow.rank, AssembledRank)  # tensors of several ranks lie in no one memory
-        self._runs = runs and not self._is_whole
+        self._runs = runs
         self._memory: dict[int, _Unwritten] = {}  # by storage, while calls are followed
         self._guessed: set[int] = set()  # ids of values
         self._in_part: dict[int, torch.Tensor] = {}  # of values that count as undefined: what of them is, by id
@@ -78,7 +76,7 @@ class UndefinedMemory:
         """Return the bytes of memory that a call was given when it had been written in part, as far as recorded."""
         found: dict[Moment, torch.Tensor] = {}
         for _, value in call.input_values():
-            is_small = value.storage_nbytes <= _MOST_BYTES and not self._is_whole
+            is_small = value.storage_nbytes <= _MOST_BYTES
             if value.undefined and value.numel and value.storage and is_small:
                 parts = [v for v in self._by_storage[value.storage] if v.version <= value.version]
                 if parts:
@@ -204,7 +202,7 @@ class UndefinedMemory:
 
     def _is_told(self, value: Value) -> bool:
         """Return True if the memory of a value is told byte by byte."""
-        if not value.storage or self._is_whole or not hasattr(torch, value.dtype_name):
+        if not value.storage or not hasattr(torch, value.dtype_name):
             return False
         return min(value.storage_offset, *value.stride, 0) == 0
 

@@ -221,7 +221,7 @@ def given_by(call: Call) -> list[Tensor]:
 
 
 def is_heard(call: Call) -> bool:
-    """Tell whether what a rank holds matters to a collective: of a broadcast, only what its root holds."""
+    """Return True if what a rank holds matters to a collective: of a broadcast, only what its root holds."""
     group = group_of(call)
     root = None if group is None else root_of(call, group)
     return root in (None, call.rank.rank) or not name_of(call).startswith(("broadcast", "scatter"))

@@ -20,7 +20,7 @@ import torch
 
 from ...dump import Call, GeneratorRef, ObjectRef, ReprRef, Value
 from ...dump.argument_decoding import UnknownDevice
-from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
+from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from ..composed_ops import composed
 from .allowed_ops import allowed_op
@@ -335,7 +335,7 @@ def leaves(tree: Any, slot: str) -> Iterator[tuple[str, Any]]:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Tell whether two results are the same bit by bit; of tensors, dtypes, shapes and layouts too."""
+    """Return True if two results are the same bit by bit; of tensors, dtypes, shapes and layouts too."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         is_plain = not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
         return is_plain and bool(one == other or (one != one and other != other))
@@ -356,6 +356,3 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     if flat.stride(0) != 1:  # one element that was expanded
         flat = flat.clone(memory_format=torch.contiguous_format).as_strided(flat.shape, (1,))
     return flat.view(torch.uint8)
-
-
-UNREPLAYABLE: Final = (ReplayError, MissingDataError, FormatError)

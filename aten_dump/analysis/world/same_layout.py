@@ -16,7 +16,7 @@ from ..pairing.call_keys import normal_module
 
 
 def layouts_differ(target: Step, baseline: Step) -> bool:
-    """Tell whether two steps were recorded by unlike numbers of ranks, or with tensors that lie otherwise on them."""
+    """Return True if two steps were recorded by unlike numbers of ranks, or with tensors that lie otherwise on them."""
     if not target.ranks or not baseline.ranks:
         return False
     leads = target.rank(target.ranks[0]), baseline.rank(baseline.ranks[0])
@@ -45,7 +45,7 @@ def _placements(rank: RankDump) -> Counter[str]:
 
 
 def _parts_differ(target: RankDump, baseline: RankDump) -> bool:
-    """Tell whether gradients of parameters of one name have other shapes."""
+    """Return True if gradients of parameters of one name have other shapes."""
     ours, theirs = (
         {normal_module(g.name): tuple(rank.tables.values[g.value].shape) for g in rank.tables.gradients}
         for rank in (target, baseline)
@@ -54,7 +54,7 @@ def _parts_differ(target: RankDump, baseline: RankDump) -> bool:
 
 
 def _talk_elsewhere(target: RankDump, baseline: RankDump) -> bool:
-    """Tell whether each side has collectives of a kind and phase that the other has not."""
+    """Return True if each side has collectives of a kind and phase that the other has not."""
     ours, theirs = map(_collectives, (target, baseline))
     return not (ours <= theirs or theirs <= ours)
 

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from ...analysis.checkpoints.found_weights import COLUMNS, Weights
-from ...analysis.checkpoints.stored_tensors import lacks_of_dump
+from ...analysis.checkpoints.stored_tensors import open_checkpoint
 from ...analysis.weights import weights
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
@@ -48,10 +48,11 @@ def command(target: Path, baseline: Path, form: str, output: Path | None) -> Non
     """  # noqa: D301 - \b keeps click from filling lines
     if output is not None:
         refuse_to_replace_part_of([target, baseline], output)
-    for line in (*lacks_of_dump(target), *lacks_of_dump(baseline)):  # first, as what is left may hold no weight
+    sides = open_checkpoint(target), open_checkpoint(baseline)
+    for line in (*sides[0].not_whole, *sides[1].not_whole):  # first, as what is left may hold no weight
         echo(line, err=form != "text" or output is not None)
     with count_progress("reading") as update:
-        found = weights(target, baseline, progress=update)
+        found = weights(*sides, progress=update)
     _write(found, form, output)
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)

@@ -1,5 +1,5 @@
-"""One step as one program: what all its ranks recorded, put together.
+"""How a tensor lies over the ranks of a step.
 
-In: the ranks of a step.
-Out: a recording that reads like one rank's.
+In: what a rank recorded.
+Out: grids of parts, placements of DTensors, and which value holds the bytes of one.
 """

@@ -20,7 +20,6 @@ from tests.analysis.by_hand import EQUAL, ROUNDOFF, apart, inputs, one_call
 
 TABLE = 5.5 * ROUNDOFF  # of float32 and one term: half a rounding more than one, and four of the accumulator
 FOUR = torch.arange(4.0)
-Judge = Callable[..., Judgement]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump import compare
 from aten_dump.analysis.by_distance.walk import Walk
 from aten_dump.analysis.evidence.evidence_rows import Pair
 from aten_dump.analysis.evidence.findings import Row
@@ -351,35 +350,6 @@ def test_calls_around_the_ops_get_rows_from_what_was_found(walk: Walks) -> None:
         "input.1": "same",
         "output.0": "different",
     }
-
-
-def status(walk: Walk, target: torch.Tensor, baseline: torch.Tensor) -> str:
-    """Return the status of the first values of both recordings that hold these tensors."""
-    values = [
-        next(v for v in rank.values if v.dtype == wanted.dtype and torch.equal(v.tensor(), wanted))
-        for rank, wanted in ((walk.ranks[0], target), (walk.ranks[1], baseline))
-    ]
-    return walk.known_status(values[0], values[1], walk.known.close(values[0], values[1]))
-
-
-def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callable[..., Any]) -> None:
-    x, w, at = torch.randn(32, 16), torch.randn(16, 3).requires_grad_(), torch.arange(32).view(32, 1) % 3
-    goal = torch.randn(32)
-
-    def gathered(enabled: bool, dtype: torch.dtype = torch.float32) -> Callable[[], None]:
-        def run() -> None:
-            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                y = (x @ w).gather(1, at).squeeze(1)
-            torch.nn.functional.smooth_l1_loss(y.float(), goal).backward()
-            w.grad = None
-            torch.zeros(3, dtype=dtype).add(1)
-
-        return run
-
-    by_autocast, plain = (record(gathered(enabled), data="tensor") for enabled in (True, False))
-    assert compare(by_autocast, plain).exit_code == compare(plain, by_autocast).exit_code == 0
-    unread = record(gathered(False, torch.float64), data="tensor")
-    assert compare(unread, plain).exit_code == 0, "zeros that nobody reads are part of no function"
 
 
 def test_a_call_whose_partner_comes_later_waits_for_it(walk: Walks) -> None:

@@ -13,10 +13,6 @@ from aten_dump import compare
 X = torch.linspace(0.1, 2.0, 12).view(3, 4)
 
 
-def _coarse() -> None:
-    (X.bfloat16() @ X.t().bfloat16()).float().exp()
-
-
 def _plain() -> None:
     (X @ X.t()).exp()
 

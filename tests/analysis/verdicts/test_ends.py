@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +13,6 @@ from tests.torch_features import needs_backward_seen
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 Body = Callable[[], object]
-
-
-def of_nothing(*, also: bool) -> Body:
-    """Backward on what is made of memory that nothing wrote; `also` on a loss, as schedules that infer shapes do."""
-
-    def run() -> None:
-        (torch.empty(4) + X.clone().requires_grad_()).sum().backward()
-        if also:
-            X.clone().requires_grad_().mean().backward()
-
-    return run
 
 
 # -- which they are ------------------------------------------------------------------------------------------------
@@ -87,40 +75,3 @@ class Wrapped(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.inner(x)
-
-
-class Renamed(nn.Module):
-    """A network of which parts, or their parameters, go by a name of their own."""
-
-    def __init__(self, *names: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.names = names
-        for name in names:
-            self.add_module(name, nn.Linear(4, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for name in self.names:
-            x = self.get_submodule(name)(x).tanh()
-        return x
-
-
-# -- what is left behind -------------------------------------------------------------------------------------------
-
-
-def called_back(memory: torch.Tensor, *, unseen: bool, factor: float = 2.0) -> Body:
-    """A step in which a callback of a future writes memory, on this thread or on one where nothing is seen."""
-
-    def run() -> None:
-        memory.add_(X)
-        future: torch.futures.Future[int] = torch.futures.Future()
-        if not unseen:
-            future.set_result(0)
-        done = future.then(lambda _: memory.mul_(factor) if factor else None)
-        if unseen:
-            other = threading.Thread(target=future.set_result, args=(0,))
-            other.start()
-            other.join()
-        done.wait()
-
-    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.dump import RankDump, Value
-from aten_dump.store import records as r
-from tests.dump.building import STATISTICS, Builder
+from tests.dump.building import Builder
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
@@ -34,15 +32,6 @@ def ranks(tmp_path: Path) -> Callable[..., RankDump]:
 
 def values(rank: RankDump) -> list[Value]:
     return list(rank.values)
-
-
-def with_statistics(path: Path, tensor: torch.Tensor, **changes: float | None) -> RankDump:
-    """Return what a rank recorded that has the statistics of one value alone."""
-    b = Builder(path)
-    known = {"count": 4, "min": 1.0, "max": 4.0, "mean": 2.5, "l2norm": math.sqrt(30), **changes}
-    number = b.value(tensor, store=None)
-    b.emit(r.Statistics(r.STATISTICS, number, [known.get(name) for name in STATISTICS]))
-    return open_dump(b.finish()).rank(0, 0)
 
 
 # -- what the step before left behind --------------------------------------------------------------------------------

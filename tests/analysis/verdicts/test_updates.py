@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from aten_dump import compare
-from aten_dump.dump import Value
 from tests.analysis.by_distance.steps import record, seeded
 from tests.analysis.verdicts.test_left_behind import both_ways
 from tests.sampling import every_second, slow_but_for
@@ -141,14 +140,3 @@ def test_a_slip_in_momentum_is_found_in_the_optimizer(slip: dict[str, float], tm
     for found in both_ways(target, trained(tmp_path / "baseline", torchs_sgd)):
         assert found.exit_code == 1 and found.cause is not None, found.answer()
         assert found.cause.row.place.phase == "optimizer", found.answer()
-
-
-class Partners:
-    """Counterparts by what their memory holds."""
-
-    def __init__(self, values: list[Value]) -> None:
-        self._values = values
-
-    def partner(self, side: int, value: Value) -> Value | None:
-        same = (v for v in self._values if v.shape == value.shape and torch.equal(v.tensor(), value.tensor()))
-        return next(same, None)

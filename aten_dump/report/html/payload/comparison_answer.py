@@ -45,7 +45,6 @@ def _rank(evidence: RankEvidence) -> dict[str, Any]:
         "statuses": dict(summary_of(evidence.rows).statuses),
         "levels": {name: count for name, count in evidence.levels.items() if count},
         "cause": None if cause is None else cause.row.place.call,
-        "replicas": list(evidence.replicas),
     }
 
 

@@ -18,7 +18,7 @@ from .columns import Integers, Interned, Section
 
 STATUSES: Final = ("", *STATUS_TEXTS)
 # From the mildest to the worst: what is said of a call is the worst that is said of its slots.
-_SEVERITY: Final = ("", "layout", "same", "within", "unknown", "unmatched", "different")
+_SEVERITY: Final = ("", "same", "within", "unknown", "unmatched", "different")
 _NUMBERS: Final = ("error", "floor", "ratio", "max_abs", "cosine", "own_error", "amplification")
 _TEXTS: Final = ("slot", "level", "floor_from", "matched_by", "note")
 # Of rows that differ, all that was measured.

@@ -116,7 +116,7 @@ function place(one) {
 
 /** @param {any} answer */
 function notesCard(answer) {
-  const notes = [...answer.notes, ...answer.ranks.flatMap((/** @type {any} */ one) => one.replicas.map((/** @type {string} */ text) => `replicas differ: ${text}`))];
+  const notes = answer.notes;
   return notes.length ? h("section", { class: "card" }, h("h2", {}, "Notes"), h("ul", {}, notes.map((note) => h("li", {}, note)))) : null;
 }
 

@@ -1,4 +1,4 @@
-"""Pair by pair: the same inputs, the same arguments, right results; and what is said of the first that is not."""
+"""Zeros in the dtype of a gradient, which autocast makes on one side alone, and which nobody reads."""
 
 from __future__ import annotations
 
@@ -8,29 +8,6 @@ from typing import Any
 import torch
 
 from aten_dump import compare
-
-X, Y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, -1.0, 2.5, 1.0])
-A = torch.ops.aten
-Body = Callable[[], object]
-
-
-def chain() -> None:
-    X.mul(2).view(2, 2).add(1).relu()
-
-
-# -- one pair ------------------------------------------------------------------------------------------------------
-
-
-# -- inputs --------------------------------------------------------------------------------------------------------
-
-
-# -- views ---------------------------------------------------------------------------------------------------------
-
-
-# -- pairs by data flow --------------------------------------------------------------------------------------------
-
-
-# -- calls of other kinds ------------------------------------------------------------------------------------------
 
 
 def test_zeros_in_the_dtype_of_a_gradient_that_has_no_counterpart(record: Callable[..., Any]) -> None:
