@@ -70,11 +70,24 @@ class RankVerdict:
             self._cones = tuple(set(cone.calls) for cone in causes.cones)
         self._compare_results()
         self._check_baseline()
+        if self._found.differs and self._is_made_wrong(self.findings[0], self.findings[1:]):
+            del self.findings[0]
         self._spread()
         if not self.findings and not any(side.has_unseen for side in self._found.sides) and self._is_far_apart():
             self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)
+
+    def _is_made_wrong(self, cause: Finding, others: Sequence[Finding]) -> bool:
+        """Return True if the call that a side is said to lack is made there and is wrong: then that is the cause."""
+        if (cause.row.target is None) == (cause.row.baseline is None):
+            return False
+        wrong = [finding.row for finding in others if finding.row.floor_from == "replay"]
+        if cause.row.target is None:
+            partners = {pair.target.id for pair in self._pairs if pair.baseline.id == cause.row.place.id}
+            return any(row.target is not None and row.target.id in partners for row in wrong)
+        partners = {pair.baseline.id for pair in self._pairs if pair.target.id == cause.row.place.id}
+        return any(row.baseline is not None and row.baseline.id in partners for row in wrong)
 
     def _causes(self) -> Causes:
         return Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs)
@@ -188,13 +201,19 @@ class RankVerdict:
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
         note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
-        if close.bitwise or not close.known:
+        is_told = close.bitwise or not close.known
+        # That it equals what another op makes says nothing of its kernel: a collective may bring what it was given.
+        own = None if is_told and (call.op == maker.op or not close.known) else self._own_error(call, slot)
+        if is_told and (own is None or own.ratio <= SUSPECT):
             status: Status = "same" if close.bitwise else "unknown"
             self.rows.append(Row(*places, how, slot, status, close, note=note, floor_from="exact"))
             return
+        theirs = {} if pair is None or pair.baseline.id == maker.id else dict(pair.baseline.result_values())
+        if is_told and pair is not None and slot in theirs:  # it is shown beside what it should be
+            self._of_values(call, pair.baseline, slot, (values[0], theirs[slot]), pair)
+            return
         if is_collective(call.op):
             self._lean(call, maker)
-        own = self._own_error(call, slot)
         if own is None:
             self._estimate(call, maker, slot, values, how)
             return

@@ -24,7 +24,7 @@ STAGES = 2
 
 
 def exchange(path: Path, kind: str = "") -> None:
-    """Send what every rank computes to the others; on rank 1 it is `noise`, or `wrong`, or comes out `lost`."""
+    """Send what every rank computes to the others; on rank 1 it is `noise`, or `wrong`, comes out `lost`, or as it was (`skipped`)."""
     generator = torch.Generator().manual_seed(3)
     x, w = torch.randn(4, 64, generator=generator) + RANK, torch.randn(64, 8, generator=generator)
     mine = kind if RANK == 1 else ""
@@ -35,7 +35,13 @@ def exchange(path: Path, kind: str = "") -> None:
         if mine == "lost":
             _lose(work, total)
         work.wait()
-        found = [total, *_gathered(y), *_divided(y), _passed_on(y)]
+        given = torch.arange(32.0).view(4, 8) + RANK  # exact, so that it is known again whatever rounds
+        counts = given.mul(2)
+        work = dist.all_reduce(counts, async_op=True)
+        if mine == "skipped":
+            _lose(work, counts, given * 2)
+        work.wait()
+        found = [counts, total, *_gathered(y), *_divided(y), _passed_on(y)]
         torch.stack([one.sum() for one in found]).tanh()
 
 
@@ -50,11 +56,14 @@ def other_order(on: bool) -> Iterator[None]:
         library._destroy()
 
 
-def _lose(work: dist.Work, tensor: Tensor) -> None:
-    """Take an element out of what a collective delivers, where no op tells of it."""
+def _lose(work: dist.Work, tensor: Tensor, given: Tensor | None = None) -> None:
+    """Take an element out of what a collective delivers, or put there what it was `given`, where no op tells of it."""
     while not work.is_completed():
         time.sleep(0.001)
-    tensor.numpy()[1, 3] = 0.0
+    if given is None:
+        tensor.numpy()[1, 3] = 0.0
+    else:
+        tensor.numpy()[:] = given.numpy()
 
 
 def _gathered(y: Tensor) -> list[Tensor]:
@@ -143,7 +152,7 @@ def sharded(path: Path, *, noisy: bool = False) -> None:
 def exchanges(folder: Path) -> None:
     init(folder, 2)
     averages()  # before anything is recorded
-    for kind in ("", "noise", "wrong", "lost"):
+    for kind in ("", "noise", "wrong", "lost", "skipped"):
         exchange(folder / (kind or "right"), kind)
     objects(folder / "objects.one", "a")
     objects(folder / "objects.two", "a longer one")

@@ -39,8 +39,9 @@ def test_a_rank_alone_says_on_whom_it_rests(dumps: Path) -> None:
     assert "Distributed.allreduce_.0.forward brings what rank 1 sent, which differs by 0.02" in found.answer()
 
 
-def test_a_collective_that_delivers_something_else_is_the_cause(dumps: Path) -> None:
-    found = compare(dumps / "lost", dumps / "right")
+@pytest.mark.parametrize("how", ["lost", "skipped"])
+def test_a_collective_that_delivers_something_else_is_the_cause(dumps: Path, how: str) -> None:
+    found = compare(dumps / how, dumps / "right")
     assert found.cause is not None
     assert (found.cause.row.place.rank, found.cause.row.place.op) == (1, "c10d::allreduce_"), found.answer()
     assert found.cause.text.startswith("its result is wrong for its inputs")
