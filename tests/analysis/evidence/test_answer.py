@@ -206,12 +206,10 @@ def test_counts_of_calls_and_values() -> None:
             pairs={"in sequence": 5, "by order": 0, "by flow": 2},
             levels={"tensor": 4, "hash": 0},
             rows=rows,
-            aside={"collectives": 2, "moves": 1},
         )
     )
     assert said == (
         "proven for 0 of 0 calls; 8 calls against 9: 7 pairs (5 in sequence, 2 by flow); values compared 4 by tensor; "
         "2 calls exist in one dump only; "
-        "3 calls are part of the parallel layout and not compared: 2 collectives, 1 moves; "
         "1 tensors could not be compared."
     )

@@ -106,7 +106,7 @@ def test_evidence_counts_and_names_its_cause(pair: Pair) -> None:
     )
     findings = tuple(Finding("op", rows[0], text, "", (1, 1)) for text in ("first", "second"))
     evidence = RankEvidence("a", "b", (0, 0), (0, 0), "tensor", {}, (1, 1), {}, rows, findings, {}, {})
-    assert (evidence.count("same"), evidence.count("layout"), evidence.count("unknown")) == (2, 1, 1)
+    assert (evidence.count("same"), evidence.count("different"), evidence.count("unknown")) == (2, 1, 1)
     assert evidence.cause is findings[0]
     none = RankEvidence("a", "b", (0, 0), (0, 0), "tensor", {}, (1, 1), {}, (), (), {}, {})
     assert (none.cause, none.count("same")) == (None, 0)
