@@ -34,8 +34,9 @@ from .world.compare_world import WorldBefore, compare_world
 from .young_garbage import young_garbage_only
 
 _RANKS_APART: Final = (
-    "ranks that share the work otherwise can be compared by the bytes of all ops alone, of all ranks and without rules "
-    'or a control dump: record both with data="tensor", copy all ranks, or name one with --rank'
+    "the ranks of both sides share the work in different ways. To compare them, "
+    'record both with data="tensor" and all ops, copy all ranks, and give no rules and no control dump; '
+    "or compare one rank with one: --rank"
 )
 
 

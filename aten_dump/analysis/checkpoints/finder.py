@@ -10,7 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from .descriptions import is_suspicious, layout_texts, noun_of, part_text, rounding_text
 from .differences import compare_named, completed, difference_text
-from .equals import paired_equal
 from .formulas import formula_of
 from .found_weights import Weight
 from .layouts import Apart, Layout, check, find_layout
@@ -34,6 +33,7 @@ Progress = Callable[[int, int], None]
 _MOST_PAIRS: Final = 1 << 16
 _NEAR: Final = 1.5  # closeness of names from which on an altered tensor is held against another
 _SAME_NORM: Final = 1e-5  # relative
+_TIED: Final = "equal, a copy (tied or replicated)"
 _UNRELATED: Final = 0.9  # relative L2 of tensors that have nothing in common
 
 
@@ -80,7 +80,7 @@ class Finder:
                     alike[digest][number].append(name)
         groups = [group for group in alike.values() if group[1]]
         for ours, theirs in sorted(groups, key=lambda group: len(group[0]) * len(group[1])):
-            for weight in paired_equal(ours, theirs, self._names):
+            for weight in _paired_equal(ours, theirs, self._names):
                 self._take(weight)
 
     def _take(self, weight: Weight) -> None:
@@ -308,6 +308,30 @@ class Finder:
             self.found += _left_over(self._profiles[1][name], views)
         order = {name: place for place, name in enumerate((*self._sides[0].tensors, *self._sides[1].tensors))}
         self.found.sort(key=lambda weight: min(order[name] for name in weight.target or weight.baseline))
+
+
+def _paired_equal(ours: Sequence[str], theirs: Sequence[str], names: Names) -> Iterator[Weight]:
+    """Yield pairs of equal tensors, the likeliest names first; what is left of one side is tied to one that is paired.
+
+    Args:
+        ours: of the target, all equal.
+        theirs: of the baseline, equal to them.
+        names: what is known of names.
+    """
+    pairs = [(one, other) for one in ours for other in theirs][:_MOST_PAIRS]
+    if len(pairs) > 1:
+        pairs.sort(key=lambda pair: -names.closeness(*pair))
+    left, free = dict.fromkeys(ours), dict.fromkeys(theirs)
+    for one, other in pairs:
+        if one in left and other in free:
+            yield Weight((one,), (other,), ("equal",), "equal")
+            del left[one], free[other]
+    for one in left:
+        nearest = max(theirs, key=lambda other: names.closeness(one, other))
+        yield Weight((one,), (nearest,), ("equal", "tied"), _TIED)
+    for other in free:
+        nearest = max(ours, key=lambda one: names.closeness(one, other))
+        yield Weight((nearest,), (other,), ("equal", "tied"), _TIED)
 
 
 def _merged(ours: tuple[str, ...], theirs: tuple[str, ...], base: str, merge: Merge) -> Weight:

@@ -117,7 +117,7 @@ function place(one) {
 /** @param {any} answer */
 function notesCard(answer) {
   const notes = answer.notes;
-  return notes.length ? h("section", { class: "card" }, h("h2", {}, "Notes"), h("ul", {}, notes.map((note) => h("li", {}, note)))) : null;
+  return notes.length ? h("section", { class: "card" }, h("h2", {}, "Notes"), h("ul", {}, notes.map((/** @type {string} */ note) => h("li", {}, note)))) : null;
 }
 
 /** @param {string} clause */
