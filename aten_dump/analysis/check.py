@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ..dump import Dump, RankDump, Step, open_dump
+from ..dump.wholeness import not_whole_lines
 from ..errors import ConfigError
 from .checks.rule import Rule
 from .checks.rules import RULES
@@ -51,6 +52,17 @@ class Checked:
     not_run: tuple[NotRun, ...]
     rules: tuple[str, ...]  # that were asked for
     steps: int  # step/rank folders that were checked
+    not_whole: tuple[str, ...]  # what is damaged, cut or missing, in sentences: nothing found there says nothing
+
+    @property
+    def is_judged(self) -> bool:
+        """True if a rule could run."""
+        return bool(self.steps) and not {one.rule for one in self.not_run} >= set(self.rules)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something was found; 2 if not, and the dump is not whole or no rule could run; 0 if all is fine."""
+        return 1 if self.findings else 2 if self.not_whole or not self.is_judged else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; ``docs/json/check.schema.json`` describes them."""
@@ -83,10 +95,12 @@ def check(
         MissingDataError, FormatError, StoreError: the dump cannot be read.
     """
     rules = chosen_rules(select, ignore)
+    dump = open_dump(dump) if isinstance(dump, (str, os.PathLike)) else dump
     found: dict[tuple[str, str], Finding] = {}
     not_run: dict[NotRun, None] = {}
     count = 0
     before: dict[int, StepFacts] = {}
+    lacking: list[str] = []
     for group in _steps(dump, steps, ranks):
         facts = {rank.rank: StepFacts(rank, before.get(rank.rank)) for rank in group}
         for one in facts.values():
@@ -96,7 +110,11 @@ def check(
                 one.before.before = None  # two steps are in memory, and not all of them
         before = facts
         count += len(group)
-    return Checked(tuple(found.values()), tuple(not_run), tuple(rule.name for rule in rules), count)
+        lacking += not_whole_lines(group[0].directory.parent.parent, group)
+    lacking += (
+        not_whole_lines(dump.path, (), dump.problems) if isinstance(dump, Dump) and steps is ranks is None else ()
+    )
+    return Checked(tuple(found.values()), tuple(not_run), tuple(rule.name for rule in rules), count, tuple(lacking))
 
 
 def chosen_rules(select: Iterable[str], ignore: Iterable[str]) -> list[Rule]:
@@ -131,13 +149,14 @@ def _judge(
                 found[rule.name, where or call.name] = new
 
 
-def _steps(dump: Given, steps: Container[int] | None, ranks: Container[int] | None) -> Iterable[list[RankDump]]:
+def _steps(
+    dump: Dump | Step | RankDump, steps: Container[int] | None, ranks: Container[int] | None
+) -> Iterable[list[RankDump]]:
     """Yield the ranks of each step."""
     if isinstance(dump, RankDump):
         yield [dump.anew()]
         return
-    opened = dump if isinstance(dump, (Dump, Step)) else open_dump(dump)
-    for step in [opened] if isinstance(opened, Step) else map(opened.step, opened.steps):
+    for step in [dump] if isinstance(dump, Step) else map(dump.step, dump.steps):
         if steps is None or step.step in steps:
             group = [step.rank(rank).anew() for rank in step.ranks if ranks is None or rank in ranks]
             if group:

@@ -354,7 +354,7 @@ class OptimizerGroups(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """The parameters of one optimizer that stepped, or those of the models that require grad; as the step ended."""
+    """The parameters of one optimizer that stepped, or those of the models that require grad."""
 
     kind: int
     optimizer: int  # as in OptimizerGroups; -1: the models

@@ -245,13 +245,13 @@ RULES: Final = (
     Rule(
         "no-gradient",
         "a parameter that an optimizer holds is computed into the loss, and backward brings it no gradient",
-        ("aten", "parameters"),
+        ("whole", "aten", "parameters"),
         no_gradient,
     ),
     Rule(
         "gradient-dropped",
         "an optimizer steps after backward and does not apply the gradient: it was cleared in between",
-        ("aten", "parameters"),
+        ("whole", "aten", "parameters"),
         gradient_dropped,
     ),
     Rule(
@@ -263,13 +263,13 @@ RULES: Final = (
     Rule(
         "no-optimizer",
         "a parameter gets a gradient and no optimizer holds it, while others of the same part of the model are held",
-        ("aten", "parameters"),
+        ("whole", "aten", "parameters"),
         no_optimizer,
     ),
     Rule(
         "stale-gradient",
         "a gradient is added to one that has been applied: zero_grad is missing",
-        ("aten", "contents"),
+        ("whole", "aten", "contents"),
         stale_gradient,
     ),
     Rule("clip-after-step", "gradients are clipped after optimizer.step()", ("aten", "stacks"), clip_after_step),

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ...dump import Call
+from ...store.records import PHASES
 from .step_facts import StepFacts
 
-Need: TypeAlias = Literal["aten", "api", "contents", "bytes", "stacks", "parameters", "ranks"]
+Need: TypeAlias = Literal["whole", "aten", "api", "contents", "bytes", "stacks", "parameters", "ranks"]
 
 
 class Found(NamedTuple):
@@ -35,6 +36,18 @@ class Rule:
     def lacks(self, step: StepFacts) -> str:
         """Return why the rule cannot judge a recorded step, "" if it can."""
         return next((why for need in self.needs if (why := _LACKS[need](step))), "")
+
+
+def _lacks_whole(step: StepFacts) -> str:
+    """Return why what is not there may have happened all the same, "" if it has not."""
+    if step.rank.state != "complete":
+        return (
+            f"step {step.rank.step} of rank {step.rank.rank} is not whole: what is missing may hold what is looked for"
+        )
+    if step.rank.config.get("io") != "all" or any(note.code in _UNSEEN for note in step.rank.notes):
+        return "some calls were left out or not seen: record all ops, without selection, trigger or compiled backward"
+    failed = (call for call in step.rank.tables.calls if call.error and call.phase != _RECOMPUTE)
+    return "a call of the step raised an error" if any(failed) else ""
 
 
 def _lacks_aten(step: StepFacts) -> str:
@@ -71,7 +84,13 @@ def _lacks_ranks(step: StepFacts) -> str:
     )
 
 
+_RECOMPUTE: Final = PHASES.index("recompute")  # checkpointing ends it with an error of its own
+# Notes about calls that happened and are not in the recording.
+_UNSEEN: Final = frozenset(
+    ("selection", "trigger", "traced", "compiled_autograd", "other_threads", "unseen", "packaged_model", "exception")
+)
 _LACKS: Final[dict[Need, Callable[[StepFacts], str]]] = {
+    "whole": _lacks_whole,
     "aten": _lacks_aten,
     "api": _lacks_api,
     "contents": _lacks_contents,

@@ -64,7 +64,7 @@ RULES: Final = (
     Rule(
         "step-beside-scaler",
         "an optimizer applies gradients that a gradient scaler has scaled and nobody unscaled",
-        ("aten", "stacks"),
+        ("whole", "aten", "stacks"),
         step_beside_scaler,
     ),
     Rule(

@@ -49,7 +49,7 @@ class OptimizerStep:
 
 
 class StepFacts:
-    """One recorded step and rank, as rules ask for it.
+    """One recorded step and rank, as rules ask for it; more than twenty questions, each answered once.
 
     Attributes:
         rank: the recording.

@@ -2,7 +2,7 @@
 
 They are written as an optimizer's step begins, where they are not those of its last record, and once more at the end of
 the recorded step where something has changed them since, as a scheduler does. Nothing of the optimizer is kept alive.
-Which parameters an optimizer holds is written once, as the recorded step ends.
+Which parameters an optimizer holds is written once, as its first step begins.
 """
 
 from __future__ import annotations
@@ -45,14 +45,11 @@ class OptimizerSettings:
             self._step.failed(error)
 
     def close(self) -> None:
-        """Record what has changed since, as the recorded step ends, and which parameters each optimizer holds."""
-        if self._known:
-            self._step.emit(Parameters(PARAMETERS, _OF_MODELS, self._paths.trainable()))
-        for found, number, _ in list(self._known.values()):
+        """Record what has changed since, as the recorded step ends."""
+        for found, *_ in list(self._known.values()):
             optimizer = found()
             if optimizer is not None:
                 self._write(optimizer, ended=True)
-                self._step.emit(Parameters(PARAMETERS, number, self._held_by(optimizer)))
         self._known.clear()
 
     def _held_by(self, optimizer: Optimizer) -> list[str]:
@@ -67,6 +64,10 @@ class OptimizerSettings:
             return
         is_new = known is None or known[0]() is not optimizer
         number = len(self._known) if is_new or known is None else known[1]
+        if is_new:
+            if not self._known:
+                self._step.emit(Parameters(PARAMETERS, _OF_MODELS, self._paths.trainable()))
+            self._step.emit(Parameters(PARAMETERS, number, self._held_by(optimizer)))
         self._known[id(optimizer)] = weakref.ref(optimizer), number, groups
         name, at_ns = type(optimizer).__name__, self._step.now_ns()
         for settings, numbers in groups:
