@@ -32,10 +32,10 @@ from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
-from ..signatures.signature import UNDEFINED, Signature, sign, sign_value, sum_of_scalars
+from ..signatures.signature import UNDEFINED, Signature, distance, sign, sign_value, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
 from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
-from .plan import CallPlan, plan_of, without_floats
+from .plan import CallPlan, Key, plan_of
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
@@ -331,8 +331,7 @@ class Evaluation:
             if other is None or (other.numel, other.nonfinite) != (one.numel, one.nonfinite):
                 found[number] = math.inf
             else:
-                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-                found[number] = _SAFETY * max(apart)
+                found[number] = _SAFETY * distance(one, other)
         for plan in self._step.plans:
             for value in plan.results.values() if plan.call.id in moved.rounded else ():
                 if value.id in found and value.is_floating and not value.dtype.is_complex:
@@ -340,9 +339,12 @@ class Evaluation:
                     found[value.id] = max(found[value.id], rounding)
         for known, others in ((self.changes, moved.changes), (self.scalars, moved.scalars)):
             for number, one in known.items():
-                other = others.get(number, one)
-                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-                known[number] = one._replace(noise=one.noise + _SAFETY * max(apart))
+                noise = one.noise + _SAFETY * distance(one, others.get(number, one))
+                known[number] = one._replace(noise=noise)
+        ends = {value.id: signature for value, signature in moved._left}
+        for place, (value, one) in enumerate(self._left):
+            noise = _SAFETY * distance(one, ends.get(value.id, one))
+            self._left[place] = value, one._replace(noise=noise)
         return found
 
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
@@ -357,7 +359,7 @@ class Evaluation:
             if plan.is_run:
                 for _, value in plan.reads:
                     self._number_again(value)
-                key = plan.key(self._numbers_read(plan), self._literals)
+                key = plan.key(self.numbers, self._literals)
                 known = shared.numbering.by_key(key) if plan.is_keyed else None
                 numbers = []
                 for place, value in enumerate(plan.results.values()):
@@ -434,20 +436,20 @@ class Evaluation:
             _move(tensor, torch.finfo(value.dtype).eps if is_rounded else self._jitter, self._generator)
         return tensor
 
-    def _key(self, plan: CallPlan) -> Hashable:
+    def _key(self, plan: CallPlan) -> Key:
         """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
-        key = plan.key(self._numbers_read(plan), self._literals)
+        key = plan.key(self.numbers, self._literals)
         if not self._leads and (not plan.is_keyed or self._shared.numbering.by_key(key) is None):
-            stand_ins = self.in_python.computed(*without_floats(key))
+            stand_ins = self.in_python.computed(*key)
             if stand_ins:
                 self._literals |= stand_ins
                 self.unproven[plan.call.id] = COMPUTED
-                return plan.key(self._numbers_read(plan), self._literals)
+                return plan.key(self.numbers, self._literals)
         return key
 
-    def _note(self, plan: CallPlan, key: Hashable) -> None:
+    def _note(self, plan: CallPlan, key: Key) -> None:
         """Note what numbers a call of the target was given, or that a call of the baseline was given others."""
-        masked, floats = without_floats(key)
+        masked, floats = key
         if not floats:
             return
         results = [value.id for value in plan.results.values()]
@@ -456,10 +458,6 @@ class Evaluation:
             self.in_python.note(masked, floats, plan.call, signatures)
         else:
             self.near += self.in_python.near(masked, floats, plan.call, self.signatures)
-
-    def _numbers_read(self, plan: CallPlan) -> dict[int, int]:
-        numbers = self.numbers
-        return {value.id: numbers[value.id] for _, value in plan.reads if value.id in numbers}
 
     def _run(self, plan: CallPlan) -> dict[str, Any]:
         if plan.is_met:
@@ -489,7 +487,7 @@ class Evaluation:
 
     # -- what is not run ---------------------------------------------------------------------------------------------
 
-    def _take_recorded(self, plan: CallPlan, key: Hashable, known: tuple[int, ...] | None, why: str) -> None:
+    def _take_recorded(self, plan: CallPlan, key: Key, known: tuple[int, ...] | None, why: str) -> None:
         """Take the results of a call as they were recorded: the target's, where it has a call of the same key."""
         self.unproven[plan.call.id] = why
         numbering = self._shared.numbering
