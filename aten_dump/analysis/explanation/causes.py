@@ -231,13 +231,14 @@ class Causes:
         pair = self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
-        if first is None or other is None:
-            return self._one_sided(first, other, calls)
-        if first.op == other.op:
+        if first is not None and other is not None and first.op == other.op:
             return self._same_op(first, other)
-        for known in (self._pairs[0].get(first.id), self._pairs[1].get(other.id)):
+        for side, call in ((0, first), (1, other)):
+            known = None if call is None else self._pairs[side].get(call.id)
             if known is not None and self._is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
+        if first is None or other is None:
+            return self._one_sided(first, other, calls)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
