@@ -168,7 +168,7 @@ class DumpConfig:
         on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
         overwrite: replace an existing dump at `path`.
         dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
-            also its bytes are the same, which finds writes that no op tells of (numpy, hand-launched kernels) at the
+            also its bytes are the same, which finds writes without an op (numpy, hand-launched kernels) at the
             cost of hashing every tensor whenever it is seen.
         compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
             their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels

@@ -12,7 +12,7 @@ from ..console import echo, line_limit, print_table
 from ..options import dump_argument, limit_option, place_options
 from ..places import Place
 
-_UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not tell (docs/limitations.md)"
+_UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not say (docs/limitations.md)"
 
 
 @click.command("saved")
