@@ -33,7 +33,7 @@ def command(dump: Path) -> None:
     for rank in with_progress("recovering", ranks):
         try:
             if isinstance(rank, ForeignRank):
-                raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover it from")
+                raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
             report = recovery.recover(rank.directory)
         except AtenDumpError as error:
             warn(error)
