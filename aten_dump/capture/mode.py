@@ -102,7 +102,8 @@ class DumpMode:
         except AtenDumpError as own:
             if error is None:
                 raise
-            warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
+            if str(own) != str(error):  # not what ends the block already
+                warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
 
     def start(self, step: int | None = None) -> DumpMode:
         """Begin to record, as ``with`` does; `close` ends it.

@@ -23,6 +23,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
+from ...geometry import once
 from ...store.op_names import UNSCALE_GRADIENTS, WAIT_TENSOR, is_workspace, read_op_name
 from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
@@ -697,9 +698,7 @@ def _recorded(value: Value) -> torch.Tensor | None:
 
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor that are there once, however often an expanded dimension repeats them."""
-    if tensor.layout is not torch.strided or 0 not in tensor.stride() or not tensor.numel():
-        return tensor
-    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    return once(tensor) if tensor.layout is torch.strided else tensor
 
 
 def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
@@ -710,7 +709,7 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 
 
 def _move(tensor: torch.Tensor, jitter: float, generator: torch.Generator) -> None:
-    kept = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    kept = once(tensor)
     kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator))
 
 
