@@ -17,6 +17,7 @@ from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, Missi
 if TYPE_CHECKING:
     from .analysis.compare import compare
     from .analysis.compare_at import compare_at
+    from .analysis.hang import hang
     from .analysis.replay import replay
     from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
@@ -43,6 +44,7 @@ __all__ = [
     "Value",
     "compare",
     "compare_at",
+    "hang",
     "open_dump",
     "replay",
     "stop_all",
@@ -56,6 +58,7 @@ _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump")
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 _LAZY["compare_at"] = "analysis.compare_at"
+_LAZY["hang"] = "analysis.hang"
 _LAZY["weights"] = "analysis.weights"
 
 
