@@ -97,7 +97,7 @@ class DumpMode:
     ) -> None:
         try:
             if error is not None and not isinstance(error, GeneratorExit):  # that is how a generator's block ends
-                self._session.note("exception", f"{text_of(error)} ended the block")
+                self._session.ended_by(error)
             self.close()
         except AtenDumpError as own:
             if error is None:
