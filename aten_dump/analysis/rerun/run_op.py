@@ -27,6 +27,7 @@ from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
 from .default_dtypes import factory_dtype, makes_floats_of_integers
+from .kernel_ops import kernel_op
 from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
@@ -65,7 +66,7 @@ def find_op(call: Call) -> Any:
         raise ReplayError("it asks about storages, and of those the elements of its tensors are all that is made anew")
     if parts.without_overload in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
-    return allowed_op(call.op)
+    return kernel_op(call) or allowed_op(call.op)
 
 
 def run_call(

@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -45,6 +46,7 @@ class Ops:
         self.places = Places(step, tags, config.stacks)
         self.keep_inputs = config.io in ("all", "input")
         self.keep_outputs = config.io in ("all", "output")
+        self.graphs: dict[int, int] = {}  # Graph id by the id of a graph that was compiled
         self._entries: dict[int, OpEntry] = {}  # by the id of the op
 
     def entry_of(self, func: Any) -> OpEntry:
@@ -52,6 +54,13 @@ class Ops:
         entry = self._entries.get(id(func))
         if entry is None:
             entry = self._entries[id(func)] = new_entry(func, self.step.counters, self.random_states.wanted)
+        return entry
+
+    def entry_made(self, func: Any, make: Callable[[Ops], OpEntry]) -> OpEntry:
+        """Return the step's entry of something that is no op of torch's; `make` makes it the first time."""
+        entry = self._entries.get(id(func))
+        if entry is None:
+            entry = self._entries[id(func)] = make(self)
         return entry
 
     def watch_closely(self, func: Any) -> None:
