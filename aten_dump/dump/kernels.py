@@ -154,12 +154,12 @@ def _names_in(item: Any) -> Iterator[str]:
 
 
 def _computed(graph: dict[str, GraphNode], given: set[str], made: set[str]) -> tuple[GraphNode, ...]:
-    """Return the nodes that must run to make some of those that are given, in execution order."""
-    wanted = set()
+    """Return the nodes that must run to make some, where the results of those in `given` are there, in order."""
+    wanted: set[str] = set()
     waiting = [name for name in made if name in graph]
     while waiting:
         name = waiting.pop()
-        if name not in wanted and (name not in given or name in made):
+        if name not in wanted and name not in given:
             wanted.add(name)
-            waiting += [read for read in graph[name].reads if read not in given]
+            waiting += graph[name].reads
     return tuple(node for name, node in graph.items() if name in wanted)

@@ -176,7 +176,17 @@ def _lookup_seed(seeds: torch.Tensor, index: int) -> torch.Tensor:
     return seeds[index]
 
 
-_OWN: Final[dict[str, Callable[..., Any]]] = {
+def _same(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+    return tensor
+
+
+def _fma(one: torch.Tensor, other: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+    return one * other + third
+
+
+_OWN: Final[dict[str, Callable[..., Any]]] = {  # ops that inductor registers as it is imported
+    "prims::fma": _fma,
+    "prims::inductor_force_stride_order": _same,
     "prims::inductor_random": _random,
     "prims::inductor_randint": _randint,
     "prims::inductor_lookup_seed": _lookup_seed,

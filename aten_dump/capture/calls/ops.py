@@ -27,6 +27,7 @@ from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tr
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
+from .kernel_links import KernelLinks
 from .op_entries import OpEntry, new_entry
 from .places import Place, Places
 
@@ -47,6 +48,7 @@ class Ops:
         self.keep_inputs = config.io in ("all", "input")
         self.keep_outputs = config.io in ("all", "output")
         self.graphs: dict[int, int] = {}  # Graph id by the id of a graph that was compiled
+        self.kernel_links = KernelLinks()
         self._entries: dict[int, OpEntry] = {}  # by the id of the op
 
     def entry_of(self, func: Any) -> OpEntry:

@@ -191,16 +191,16 @@ class _RecordedGraph:
             if site is None or site.site.kernel != name:
                 recorder.kernels_unseen()
                 return kernel(*args)
-            given, out = site.split(args)
-            op = site.begin(recorder, thread, given, out, frame)
+            given, named = site.split(args, thread, frame)
+            op = site.begin(recorder, thread, given, named)
             try:
                 result = kernel(*args)
             except BaseException as error:
                 if op is not None:
-                    op.end(given, out, None, error)
+                    op.end(given, named, None, error)
                 raise
             if op is not None:
-                op.end(given, out, None, None)
+                op.end(given, named, None, None)
             return result
 
         return run
@@ -213,23 +213,32 @@ class _RecordedSite:
         self.site = site
         self._graph = graph
         arguments = site.arguments
-        self._given = [at for at, one in enumerate(arguments) if one.is_read or not one.is_written]
+        self._given = [at for at, one in enumerate(arguments) if one.is_read]
         self._out = [at for at, one in enumerate(arguments) if one.is_written]
+        read_as = enumerate(arguments[at].read_as for at in self._given)
+        self._read_as = [(place, geometry) for place, geometry in read_as if geometry is not None]
         names = tuple(arguments[at].name for at in self._given)
         name = CallName(f"inductor::{site.kernel}.{overload}", "Kernel", site.kernel)
         self.plan = OpPlan(name, (*names, _OUT), ((_NOWHERE, _OUT),), None, undefined_output=False)
 
-    def split(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what a kernel reads of its arguments, and by name what it writes."""
-        return tuple(args[at] for at in self._given), {_OUT: [args[at] for at in self._out]}
+    def split(
+        self, args: tuple[Any, ...], thread: ThreadState, frame: FrameType
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what a kernel reads of its arguments, and by name what it writes and the sizes of its graph."""
+        symbols = self._graph.graph.symbols
+        sizes = {name: frame.f_locals.get(name) for name in symbols} if symbols else {}
+        given = [args[at] for at in self._given]
+        for place, geometry in self._read_as:
+            with thread.own:
+                given[place] = geometry.of(given[place], sizes)
+        return tuple(given), {_OUT: [args[at] for at in self._out], **sizes}
 
     def begin(
-        self, recorder: StepRecorder, thread: ThreadState, given: tuple[Any, ...], out: dict[str, Any], frame: FrameType
+        self, recorder: StepRecorder, thread: ThreadState, given: tuple[Any, ...], named: dict[str, Any]
     ) -> WatchedOp | None:
         """Record what a kernel is given; it is about to run."""
         try:
             entry = recorder.ops.entry_made(self, self._new_entry)
-            named = {**out, **{name: frame.f_locals.get(name) for name in self._graph.graph.symbols}}
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)
             return None
@@ -257,6 +266,11 @@ class _RecordedSite:
         site = self.site
         op.fqn = ".".join(filter(None, (op.fqn, site.module)))
         op.module = interner.text(op.fqn)
+        links, graph = op.ops.kernel_links, self._graph.name.replace("_backward", "_forward")
+        if op.phase == BACKWARD:
+            op.forward = links.forward_of(op.forward, graph, site.made_nodes)
+        else:
+            links.add(op.parent, graph, site.made_nodes, op.id)
         if site.frames:
             op.stack = interner.traced_stack(site.frames, 0 if op.phase == BACKWARD else op.stack)
 

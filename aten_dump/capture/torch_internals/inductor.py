@@ -37,6 +37,10 @@ _FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 _ROOT_MODULE: Final = re.compile(r"^L\['\w+'\]\.?")
 _SYMBOL: Final = re.compile(r"[A-Za-z_]\w*")
 _IN_OUT: Final = "in_out"
+_NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has no name yet
+
+
+_Made = dict[str, tuple[Any, tuple[str, ...]]]  # by node: what it was lowered to, and the buffers that held it at once
 
 
 class NodeFacts(NamedTuple):
@@ -53,14 +57,31 @@ class NodeFacts(NamedTuple):
     frames: tuple[TracedFrame, ...]  # of the program's source, the outermost first
 
 
+class Geometry(NamedTuple):
+    """How a buffer lies; sizes may be expressions."""
+
+    size: list[Any]
+    stride: list[Any]
+
+    def of(self, tensor: torch.Tensor, sizes: dict[str, Any]) -> torch.Tensor:
+        """Return the memory of a tensor as this buffer, where sizes have these values."""
+        size, stride = ([_number(one, sizes) for one in part] for part in self)
+        return tensor.as_strided(size, stride, tensor.storage_offset())
+
+
+def _number(expression: Any, sizes: dict[str, Any]) -> int:
+    return expression if type(expression) is int else int(expression.subs(sizes))
+
+
 class Argument(NamedTuple):
     """An argument of a generated kernel."""
 
     name: str  # "in_ptr0", "out_ptr1", "in_out_ptr0", "ks0"
     reads: str  # the nodes that have made what it is given, with spaces between; "" where that is not known
     writes: str  # the node whose result it leaves there, "" where that is not known
-    is_read: bool
+    is_read: bool  # a size is; memory that the kernel has written itself, under another name, is not
     is_written: bool
+    read_as: Geometry | None = None  # where what it reads there lies otherwise than what it writes
 
 
 class Site(NamedTuple):
@@ -70,7 +91,7 @@ class Site(NamedTuple):
     arguments: tuple[Argument, ...]
     module: str
     frames: tuple[TracedFrame, ...]
-    of_backward: bool
+    made_nodes: tuple[int, ...]  # autograd's numbers of what it computes, forward or backward; the last op's first
 
 
 class LoweredGraph:
@@ -103,7 +124,7 @@ class Lowerings:
         self._failed = failed
         self._patches: list[Patch] = []
         self._has_cpp = False
-        self._made: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by graph: what nodes were lowered to
+        self._made: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()  # by graph: what nodes were lowered to
         self._sites: WeakKeyDictionary[Any, dict[str, Site]] = WeakKeyDictionary()
 
     def install(self) -> None:
@@ -125,7 +146,7 @@ class Lowerings:
     def _run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_node(graph: Any, node: Any) -> Any:
             result = original(graph, node)
-            self._made.setdefault(graph, {})[node.name] = result
+            self._made.setdefault(graph, {})[node.name] = result, tuple(_buffers_of(result))
             return result
 
         return run_node
@@ -161,7 +182,7 @@ class Lowerings:
         context = torch._guards.TracingContext.try_get()
         names = getattr(context, "aot_graph_name", None) or ["graph"]
         nodes = [_facts_of(node) for node in graph.module.graph.nodes if node.op != "output"]
-        codes = {name: code for code, name in graph.wrapper_code.src_to_kernel.items()}
+        codes = {name: code.replace(_NAME, "kernel") for code, name in graph.wrapper_code.src_to_kernel.items()}
         found = LoweredGraph("_".join(map(str, names)), nodes, self._sites.pop(graph, {}), codes)
         found.is_seen = not graph.cpp_wrapper
         self._made.pop(graph, None)
@@ -182,7 +203,7 @@ class _CacheOff(Patch):
         return True
 
 
-def _site_of(graph: Any, made: dict[str, Any], group: Any, wrapper: Any, kernel: str) -> tuple[str, Site]:
+def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> tuple[str, Site]:
     """Return the text of a call, and what it is given and makes."""
     buffers = _Buffers(graph, made, group.scheduled_nodes)
     definitions, call_args, _ = group.args.cpp_argdefs()
@@ -191,51 +212,66 @@ def _site_of(graph: Any, made: dict[str, Any], group: Any, wrapper: Any, kernel:
     for definition, given in zip(definitions, call_args, strict=True):
         name = definition.split()[-1].lstrip("*")
         if "*" not in definition:
-            arguments.append(Argument(name, "", "", is_read=False, is_written=False))
+            arguments.append(Argument(name, "", "", is_read=True, is_written=False))
             continue
         is_written = not definition.startswith("const")
         first = names_in_place.get(name, [given])[0]
-        is_read = not is_written or (name.startswith(_IN_OUT) and not buffers.is_made_here(first))
-        reads = " ".join(buffers.nodes_in(first)) if is_read else ""
+        is_read = (not is_written or name.startswith(_IN_OUT)) and not buffers.is_made_here(first)
         writes = buffers.node_left_in(given) if is_written else ""
-        arguments.append(Argument(name, reads, writes, is_read, is_written))
+        reads = " ".join(buffers.nodes_before(first)) if is_read else ""
+        read_as = buffers.geometry(first) if is_read and first != given else None
+        arguments.append(Argument(name, reads, writes, is_read, is_written, read_as))
     text = f"{kernel}({', '.join(map(str, call_args))})"
-    source = buffers.last_origin()
-    facts = None if source is None else _facts_of(source)
-    module, frames = ("", ()) if facts is None else (facts.module, facts.frames)
-    of_backward = source is not None and source.meta.get("partitioner_tag") == "is_backward"
-    return text, Site(kernel, tuple(arguments), module, frames, of_backward)
+    facts = [_facts_of(node) for node in buffers.origins()]
+    module = next((one.module for one in facts if one.module), "")
+    frames = next((one.frames for one in facts if one.frames), ())
+    numbers = dict.fromkeys(node.meta["seq_nr"] for node in buffers.origins() if node.meta.get("seq_nr", -1) >= 0)
+    return text, Site(kernel, tuple(arguments), module, frames, tuple(numbers))
 
 
 class _Buffers:
     """Which nodes have made what lies in the buffers of a graph, as one kernel sees them."""
 
-    def __init__(self, graph: Any, made: dict[str, Any], scheduled: list[Any]) -> None:
+    def __init__(self, graph: Any, made: _Made, scheduled: list[Any]) -> None:
         self._graph = graph
         self._nodes = {node.name: node for node in graph.module.graph.nodes}
         self._order = {name: place for place, name in enumerate(self._nodes)}
         self._by_buffer: dict[str, list[str]] = {}
-        for name, result in made.items():
-            for buffer in _buffers_of(result):
+        self._parts: dict[str, list[str]] = {}  # of buffers that are written in parts
+        for name, (result, first) in made.items():  # an input may have been copied to another layout since
+            for buffer in dict.fromkeys((*first, *_buffers_of(result))):
                 self._by_buffer.setdefault(buffer, []).append(name)
             for part, node in _parts_of(self._nodes.get(name), result):
                 self._by_buffer.setdefault(part, []).append(node)
+                self._parts.setdefault(result.data.data.name, []).append(part)
         self._real: dict[str, str] = dict(graph.scheduler.mutation_real_name)
         self._outputs = [buffer for node in scheduled for buffer in node.get_outputs()]
         self._here = {buffer.get_name() for buffer in self._outputs}
         self._origins = [node for buffer in self._outputs for node in buffer.node.get_origins()]
 
     def is_made_here(self, buffer: str) -> bool:
-        return buffer in self._here
+        parts = self._parts.get(buffer)
+        return buffer in self._here or (bool(parts) and self._here.issuperset(parts))
 
-    def last_origin(self) -> Any:
-        """Return the last node of the graph that the kernel is made of."""
-        known = [node for node in self._origins if node.name in self._order and node.op == "call_function"]
-        return max(known, key=lambda node: self._order[node.name], default=None)
+    def origins(self) -> list[Any]:
+        """Return the nodes of the graph that the kernel is made of, the last first."""
+        known = {node for node in self._origins if node.name in self._order and node.op == "call_function"}
+        return sorted(known, key=lambda node: -self._order[node.name])
+
+    def geometry(self, buffer: str) -> Geometry:
+        layout = self._graph.get_buffer(buffer).get_layout()
+        size, stride = ([int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride))
+        return Geometry(size, stride)
 
     def nodes_in(self, buffer: str) -> list[str]:
         """Return the nodes whose results a buffer holds, before or after it was written in place."""
         return self._by_buffer.get(buffer, [])
+
+    def nodes_before(self, buffer: str) -> list[str]:
+        """Return the nodes whose results a buffer may hold as the kernel begins."""
+        writes_in_place = any(self._real.get(name) == buffer for name in self._here)
+        left = self.node_left_in(buffer) if writes_in_place else ""
+        return [node for node in self.nodes_in(buffer) if node != left]
 
     def node_left_in(self, buffer: str) -> str:
         """Return the node whose result the kernel leaves in a buffer, "" where it is not known."""
