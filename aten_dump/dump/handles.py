@@ -22,6 +22,7 @@ from .call_facts import CallFacts
 from .index.links import Links
 from .index.source import Source
 from .index.summary import Summary, summarize
+from .kernels import CompiledKernel, Kernels
 from .index.tables import Tables
 from .shown.callers import Callers
 from .shown.command_lines import command_line
@@ -78,6 +79,11 @@ class Call(CallFacts):
         if self._inputs is None:
             self._inputs = self.inputs
         return self._inputs
+
+    @property
+    def kernel(self) -> CompiledKernel | None:
+        """What it computes, if it is a call of a kernel that a compiler generated (``compile="kernels"``)."""
+        return self._rank.kernels.of(self._record.op)
 
     @property
     def outputs(self) -> Any:
@@ -331,6 +337,11 @@ class Recording:
     def links(self) -> Links:
         """The relations between calls and values, for tools that work on ids."""
         return Links(self.tables)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The kernels that a compiler generated, by the id of their op."""
+        return Kernels(self.tables)
 
     @cached_property
     def callers(self) -> Callers:

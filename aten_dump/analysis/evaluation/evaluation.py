@@ -29,6 +29,7 @@ from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
+from ..rerun.kernel_ops import unknown_slots
 from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
@@ -476,7 +477,12 @@ class Evaluation:
             tensor = self._memory.find(value)
             return _as_held(tensor, value) if plan.makes_integers else tensor
 
-        return dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
+        made = dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
+        for slot in unknown_slots(plan.call):
+            recorded = _recorded(plan.results[slot]) if slot in plan.results else None
+            if recorded is not None:
+                laid(recorded, made[slot])
+        return made
 
     def _meet(self, plan: CallPlan) -> dict[str, Any]:
         """Run a collective for all of its ranks, when the first of their calls is evaluated."""
