@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .analysis.check import check
     from .analysis.compare import compare
     from .analysis.compare_at import compare_at
+    from .analysis.hang import hang
     from .analysis.replay import replay
     from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
@@ -45,6 +46,7 @@ __all__ = [
     "check",
     "compare",
     "compare_at",
+    "hang",
     "open_dump",
     "replay",
     "stop_all",
@@ -59,6 +61,7 @@ _LAZY["check"] = "analysis.check"
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 _LAZY["compare_at"] = "analysis.compare_at"
+_LAZY["hang"] = "analysis.hang"
 _LAZY["weights"] = "analysis.weights"
 
 

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "weights": "Which parameter of a checkpoint became which of another, by contents.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
+    "hang": "Who waits for whom in a run that hangs: which rank, where, since when.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
     "report": "A dump or a comparison as one HTML file to look at and to mail.",
     "serve": "The same report over a local server: dumps of any size, tensors as heat maps.",

@@ -12,14 +12,16 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from ...dump import Call, RankDump, Value
 from ...store import records
 from ..rerun.list_ops import item_of
 from .apart import calls_apart
 
+Found = TypeVar("Found")
 Slots = list[tuple[str, Value]]
 Moment = tuple[int, int]  # a storage at a version
 
@@ -35,6 +37,7 @@ class DataFlow:
         self.rank = rank
         self._kind = kind
         self._wrapped = wrapped
+        self.facts: dict[Any, Any] = {}  # what `once_per_flow` keeps
         self._reads: dict[int, Slots] = {}
         self._results: dict[int, Slots] = {}
         self._made_by: dict[int, Call | None] = {}
@@ -198,6 +201,19 @@ class DataFlow:
             if record.storage:
                 found.setdefault(record.place, []).append(record.id)
         return found
+
+
+def once_per_flow(find: Callable[[DataFlow], Found]) -> Callable[[DataFlow], Found]:
+    """Return a function that finds something out about a recording once; who is given it must not change it."""
+
+    @wraps(find)
+    def kept(flow: DataFlow) -> Found:
+        if find not in flow.facts:
+            flow.facts[find] = find(flow)
+        found: Found = flow.facts[find]
+        return found
+
+    return kept
 
 
 def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:

@@ -17,7 +17,7 @@ from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
-from ..step.collectives import name_group
+from ..step.collectives import Message, name_group
 from ..step.threads import ThreadState
 from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
@@ -64,7 +64,9 @@ class WatchedOp(PendingOp):
         ops.places.find(self, thread)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)
-        if thread.aside or thread.compiled_nodes:
+        if self.entry.locate is not None:
+            self.entry.locate(self, ops.step.interner)
+        if ops.step.doubts and (thread.aside or thread.compiled_nodes):
             ops.values.storages.seen_bytes.doubt(_storages_of((args, kwargs), ops))
         self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
@@ -107,7 +109,12 @@ class WatchedOp(PendingOp):
             values.storages.undefined(result)
         elif plan.copies and not plan.writes and has_run and isinstance(args[0], _TENSOR):
             values.storages.cloned(result, args[0])
-        if has_run and (self.thread.aside or self.thread.compiled_nodes) and not plan.undefined_output:
+        if (
+            has_run
+            and self.ops.step.doubts
+            and (self.thread.aside or self.thread.compiled_nodes)
+            and not plan.undefined_output
+        ):
             targets = [args[at] if at < len(args) else kwargs.get(name) for at, name in plan.writes]
             values.storages.seen_bytes.believe(_storages_of((result, targets), self.ops))
         if self.recorded:
@@ -136,8 +143,11 @@ class WatchedOp(PendingOp):
             self.n = self.entry.counter.next()
         flight.op = self
 
+        is_message = isinstance(flight, Message)  # whose result is a Work, which holds what is sent: not kept
+        returned = encode(result, ops.values, ops.keep_outputs) if is_message else result
+
         def finish() -> None:
-            outputs = encode(result, ops.values, ops.keep_outputs)
+            outputs = returned if is_message else encode(returned, ops.values, ops.keep_outputs)
             written: list[Tree] = []
             for name, target in flight.targets.items():
                 written += (name, encode(target, ops.values, ops.keep_outputs))

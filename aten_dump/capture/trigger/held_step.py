@@ -67,6 +67,8 @@ class HeldStep:
             r.MODE: self._pass_on_or_hold,
             r.OPTIMIZER_GROUPS: self._pass_on_or_hold,
             r.PARAMETERS: self._pass_on_or_hold,
+            r.GRAPH: self._pass_on_or_hold,
+            r.KERNEL: self._pass_on_or_hold,
             r.NOTE: self._pass_on_or_hold,
             **dict.fromkeys(_TABLES, self._take_table),
             **dict.fromkeys(_FACTS, self._take_fact),
