@@ -1,4 +1,4 @@
-"""A kernel that a compiler generated, as an op: what it computes is the part of the compiler's graph that it is made of.
+"""A kernel that a compiler generated, as an op: it computes the part of the compiler's graph that it is made of.
 
 Theory of operation
     The nodes of the graph between what a kernel is given and what it makes are run one after the other, each an op of
@@ -27,7 +27,22 @@ from .shared_memory import wide
 _CPU: Final = torch.device("cpu")
 _SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, and what takes a tensor out of several
     f"_operator.{name}": getattr(operator, name)
-    for name in ("getitem", "add", "sub", "mul", "floordiv", "mod", "neg", "truediv", "eq", "ne", "lt", "le", "gt", "ge")
+    for name in (
+        "getitem",
+        "add",
+        "sub",
+        "mul",
+        "floordiv",
+        "mod",
+        "neg",
+        "truediv",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
 }
 
 
@@ -74,7 +89,9 @@ class KernelOp(FusedOp):
             ReplayError: it is made of something that cannot be run.
         """
         is_wide = any(tensor.dtype != dtype for tensor, dtype in zip(out, self._dtypes, strict=True))
-        known: dict[str, Any] = {name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names}
+        known: dict[str, Any] = {
+            name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names
+        }
         run = _Nodes(known, sizes, is_wide)
         for node in self._kernel.nodes:
             run.run(node)
@@ -151,7 +168,8 @@ def _philox(seed: int, offsets: np.ndarray[Any, np.dtype[np.uint64]]) -> list[np
 
 
 def _uniform(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return (bits & np.uint64(0x7FFFFFFF)).astype(np.float32) * np.float32(4.6566127342e-10)
+    made: np.ndarray[Any, np.dtype[np.float32]] = (bits & np.uint64(0x7FFFFFFF)).astype(np.float32)
+    return made * np.float32(4.6566127342e-10)
 
 
 def _random(size: Sequence[int], seed: torch.Tensor, mode: str, *, offset: int = 0, **_: Any) -> torch.Tensor:
@@ -160,7 +178,9 @@ def _random(size: Sequence[int], seed: torch.Tensor, mode: str, *, offset: int =
     numbers = _philox(int(seed), (np.arange(count, dtype=np.uint64) + np.uint64(offset)))
     made = _uniform(numbers[0])
     if mode == "randn":
-        made = np.sqrt(-2 * np.log1p(-made.astype(np.float64))) * np.cos(2 * np.pi * _uniform(numbers[1]).astype(np.float64))
+        made = np.sqrt(-2 * np.log1p(-made.astype(np.float64))) * np.cos(
+            2 * np.pi * _uniform(numbers[1]).astype(np.float64)
+        )
     return torch.from_numpy(made.astype(np.float32)).reshape(list(size))
 
 

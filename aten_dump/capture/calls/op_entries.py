@@ -15,7 +15,18 @@ from ..torch_internals.mode_stack import DETACH
 class OpEntry:
     """What a step knows of one op."""
 
-    __slots__ = ("copies", "counter", "func", "is_detach", "is_simple", "locate", "may_be_ahead", "number", "plan", "run")
+    __slots__ = (
+        "copies",
+        "counter",
+        "func",
+        "is_detach",
+        "is_simple",
+        "locate",
+        "may_be_ahead",
+        "number",
+        "plan",
+        "run",
+    )
 
     def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
         self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
