@@ -17,7 +17,7 @@ from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
-from ..step.collectives import Message, name_group
+from ..step.collectives import name_group
 from ..step.threads import ThreadState
 from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
@@ -66,7 +66,7 @@ class WatchedOp(PendingOp):
             ops.flights.reading(args, kwargs)
         if self.entry.locate is not None:
             self.entry.locate(self, ops.step.interner)
-        if ops.step.doubts and (thread.aside or thread.compiled_nodes):
+        if ops.step.threads.doubts and (thread.aside or thread.compiled_nodes):
             ops.values.storages.seen_bytes.doubt(_storages_of((args, kwargs), ops))
         self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
@@ -111,7 +111,7 @@ class WatchedOp(PendingOp):
             values.storages.cloned(result, args[0])
         if (
             has_run
-            and self.ops.step.doubts
+            and self.ops.step.threads.doubts
             and (self.thread.aside or self.thread.compiled_nodes)
             and not plan.undefined_output
         ):
@@ -143,11 +143,8 @@ class WatchedOp(PendingOp):
             self.n = self.entry.counter.next()
         flight.op = self
 
-        is_message = isinstance(flight, Message)  # whose result is a Work, which holds what is sent: not kept
-        returned = encode(result, ops.values, ops.keep_outputs) if is_message else result
-
         def finish() -> None:
-            outputs = returned if is_message else encode(returned, ops.values, ops.keep_outputs)
+            outputs = encode(result, ops.values, ops.keep_outputs)
             written: list[Tree] = []
             for name, target in flight.targets.items():
                 written += (name, encode(target, ops.values, ops.keep_outputs))
