@@ -100,7 +100,7 @@ class StepRecorder:
     def kernels_unseen(self) -> None:
         """Compiled code runs kernels that are not recorded: trust no memory that it writes, in this step."""
         with self.step.here.state.own:
-            self.step.doubts = True
+            self.step.threads.doubts = True
 
     def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""

@@ -22,8 +22,8 @@ from .call_facts import CallFacts
 from .index.links import Links
 from .index.source import Source
 from .index.summary import Summary, summarize
-from .kernels import CompiledKernel, Kernels
 from .index.tables import Tables
+from .kernels import CompiledKernel, Kernels
 from .shown.callers import Callers
 from .shown.command_lines import command_line
 from .shown.handles_in_notebook import call_html, value_html

@@ -120,7 +120,8 @@ def _nodes_of(record: records.Graph, stack: Callable[[int], tuple[Frame, ...]]) 
 
 def _read_node(tree: Any, stack: Callable[[int], tuple[Frame, ...]]) -> GraphNode:
     is_node = type(tree) is tuple and len(tree) >= _FIELDS
-    name, op, args, kwargs, shape, dtype, size, module, place = tree[1:_FIELDS] if is_node else (None,) * 9
+    fields: tuple[Any, ...] = tree[1:_FIELDS] if is_node else (None,) * (_FIELDS - 1)
+    name, op, args, kwargs, shape, dtype, size, module, place = fields
     texts = (name, op, size, module, "" if dtype is None else dtype)
     if not all(type(text) is str for text in texts) or type(place) is not int:
         raise FormatError(f"a graph has a node {tree!r:.100} that is not what docs/format.md says; it was changed")

@@ -1,4 +1,4 @@
-"""A kernel that a compiler generated, as an op: what it computes is the part of the compiler's graph that it is made of.
+"""A kernel that a compiler generated, as an op: it computes the part of the compiler's graph that it is made of.
 
 Theory of operation
     The nodes of the graph between what a kernel is given and what it makes are run one after the other, each an op of
@@ -168,7 +168,8 @@ def _philox(seed: int, offsets: np.ndarray[Any, np.dtype[np.uint64]]) -> list[np
 
 
 def _uniform(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return (bits & np.uint64(0x7FFFFFFF)).astype(np.float32) * np.float32(4.6566127342e-10)
+    made: np.ndarray[Any, np.dtype[np.float32]] = (bits & np.uint64(0x7FFFFFFF)).astype(np.float32)
+    return made * np.float32(4.6566127342e-10)
 
 
 def _random(size: Sequence[int], seed: torch.Tensor, mode: str, *, offset: int = 0, **_: Any) -> torch.Tensor:

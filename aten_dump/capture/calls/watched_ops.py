@@ -66,7 +66,7 @@ class WatchedOp(PendingOp):
             ops.flights.reading(args, kwargs)
         if self.entry.locate is not None:
             self.entry.locate(self, ops.step.interner)
-        if ops.step.doubts and (thread.aside or thread.compiled_nodes):
+        if ops.step.threads.doubts and (thread.aside or thread.compiled_nodes):
             ops.values.storages.seen_bytes.doubt(_storages_of((args, kwargs), ops))
         self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
@@ -111,7 +111,7 @@ class WatchedOp(PendingOp):
             values.storages.cloned(result, args[0])
         if (
             has_run
-            and self.ops.step.doubts
+            and self.ops.step.threads.doubts
             and (self.thread.aside or self.thread.compiled_nodes)
             and not plan.undefined_output
         ):

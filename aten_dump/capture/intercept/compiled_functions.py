@@ -142,7 +142,7 @@ class CompiledCalls:
         if is_call:
             if self._how == "kernels" and not (is_inductor(frame) and compiles_alike_under_modes):
                 recorder.kernels_unseen()
-            if recorder.step.doubts:
+            if recorder.step.threads.doubts:
                 self._tell(recorder, "compile_opaque", frame)
             function = name_of_compiled(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
@@ -160,7 +160,7 @@ class CompiledCalls:
         if region.back is not None and region.recorder is self._watch.recorder:
             region.back()  # else recording stopped meanwhile, and with it everything was taken away
         call = region.call
-        if region.recorder.step.doubts:
+        if region.recorder.step.threads.doubts:
             region.recorder.values.storages.invalidate(region.unwritten)  # the kernels of the compiler write unseen
         if call is None:
             return

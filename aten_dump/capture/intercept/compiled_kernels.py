@@ -39,6 +39,7 @@ from .when_imported import WhenImported
 _EMPTY: Final = torch.ops.aten.empty_strided.default
 _VIEW: Final = torch.ops.aten.as_strided.default
 _OUT: Final = "out"
+_WRAPPER: Final = "OptimizedModule"
 _NOWHERE: Final = 1 << 30  # position of an argument that is given by name
 _GENERATED: Final = ("cpp_", "triton_")  # how the names of generated kernels begin
 _ALLOCATES: Final = "empty_strided_cpu"
@@ -264,7 +265,8 @@ class _RecordedSite:
     def _locate(self, op: Any, interner: Any) -> None:
         """Put a call where the program has the code that the kernel was made of."""
         site = self.site
-        op.fqn = ".".join(filter(None, (op.fqn, site.module)))
+        around = op.fqn.removesuffix(_WRAPPER).rstrip(".")  # its graph does not know the module that torch puts around
+        op.fqn = ".".join(filter(None, (around, site.module)))
         op.module = interner.text(op.fqn)
         links, graph = op.ops.kernel_links, self._graph.name.replace("_backward", "_forward")
         if op.phase == BACKWARD:

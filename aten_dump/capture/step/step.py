@@ -81,10 +81,10 @@ class Step:
         self.sink = sink
         self.failed: Callable[[Exception], None] = failures.failed
         self.failed_quietly: Callable[[Exception], None] = failures.failed_quietly
-        self.doubts = config.compile != "kernels"  # compiled code runs kernels that are not seen
         self.is_on = True  # False while nothing is recorded: paused, or the recorder has failed
         self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
         self.threads = Threads()
+        self.threads.doubts = config.compile != "kernels"
         self.here = self.threads.here
         self.counters = CallCounters()
         self._entries = [CallEntries() for _ in CALL_KINDS]

@@ -28,6 +28,7 @@ from ..naming.interned_tables import TracedFrame
 from .patches import Patch
 
 LOWERING: Final = "torch._inductor.graph"
+_IR: Final = "torch._inductor.ir"
 _CPP: Final = "torch._inductor.codegen.cpp"
 _CACHES: Final = (
     ("torch._inductor.config", "fx_graph_cache"),
@@ -40,7 +41,7 @@ _IN_OUT: Final = "in_out"
 _NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has no name yet
 
 
-_Made = dict[str, tuple[Any, tuple[str, ...]]]  # by node: what it was lowered to, and the buffers that held it at once
+_Made = dict[str, list[Any]]  # by node: all that holds its result in inductor's own terms
 
 
 class NodeFacts(NamedTuple):
@@ -124,13 +125,16 @@ class Lowerings:
         self._failed = failed
         self._patches: list[Patch] = []
         self._has_cpp = False
+        self._copies: list[tuple[Any, Any]] = []  # that were made for the node that is lowered
         self._made: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()  # by graph: what nodes were lowered to
         self._sites: WeakKeyDictionary[Any, dict[str, Site]] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Begin to watch; inductor was imported."""
         graph = sys.modules[LOWERING].GraphLowering
+        kernel = sys.modules[_IR].ExternKernel
         self._patches = [
+            Patch(kernel, "copy_input", self._copy_input(kernel.copy_input)),
             Patch(graph, "run_node", self._run_node(graph.run_node)),
             Patch(graph, "compile_to_module", self._compile_to_module(graph.compile_to_module)),
             *(_CacheOff(module, name) for module, name in _CACHES if hasattr(sys.modules.get(module), name)),
@@ -145,11 +149,27 @@ class Lowerings:
 
     def _run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_node(graph: Any, node: Any) -> Any:
+            self._copies.clear()
             result = original(graph, node)
-            self._made.setdefault(graph, {})[node.name] = result, tuple(_buffers_of(result))
+            made = self._made.setdefault(graph, {})
+            made[node.name] = [result]
+            for source, copy in self._copies:
+                if copy is result:  # into the layout that its users want
+                    made[node.name].append(source)
+                else:  # of a view that it is given
+                    found = (name for name, known in made.items() if any(_is_same(source, one) for one in known))
+                    made.get(next(found, ""), []).append(copy)
             return result
 
         return run_node
+
+    def _copy_input(self, original: Callable[..., Any]) -> Any:
+        def copy_input(source: Any) -> Any:
+            copy = original(source)
+            self._copies.append((source, copy))
+            return copy
+
+        return staticmethod(copy_input)
 
     def _compile_to_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_to_module(graph: Any) -> Any:
@@ -242,19 +262,21 @@ class _Buffers:
         self._order = {name: place for place, name in enumerate(self._nodes)}
         self._by_buffer: dict[str, list[str]] = {}
         self._parts: dict[str, list[str]] = {}  # of buffers that are written in parts
-        for name, (result, first) in made.items():  # an input may have been copied to another layout since
-            for buffer in dict.fromkeys((*first, *_buffers_of(result))):
+        for name, results in made.items():
+            is_input = name in self._nodes and self._nodes[name].op == "placeholder"
+            found = (buffer for result in results for buffer in _buffers_of(result))
+            for buffer in dict.fromkeys((name, *found) if is_input else found):
                 self._by_buffer.setdefault(buffer, []).append(name)
-            for part, node in _parts_of(self._nodes.get(name), result):
+            for part, node in _parts_of(self._nodes.get(name), results[0]):
                 self._by_buffer.setdefault(part, []).append(node)
-                self._parts.setdefault(result.data.data.name, []).append(part)
+                self._parts.setdefault(results[0].data.data.name, []).append(part)
         self._real: dict[str, str] = dict(graph.scheduler.mutation_real_name)
         self._outputs = [buffer for node in scheduled for buffer in node.get_outputs()]
         self._here = {buffer.get_name() for buffer in self._outputs}
         self._origins = [node for buffer in self._outputs for node in buffer.node.get_origins()]
 
     def is_made_here(self, buffer: str) -> bool:
-        parts = self._parts.get(buffer)
+        parts = self._parts.get(buffer, [])
         return buffer in self._here or (bool(parts) and self._here.issuperset(parts))
 
     def origins(self) -> list[Any]:
@@ -299,7 +321,7 @@ class _Buffers:
         return self._real.get(name, name)
 
     def _is_computed(self, name: str) -> bool:
-        return self._nodes[name].op == "call_function"
+        return bool(self._nodes[name].op == "call_function")
 
     def _copied_to(self, buffer: str) -> list[str]:
         """Return the nodes that copy something to an input of the graph."""
@@ -314,10 +336,15 @@ class _Buffers:
         return []
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    one, other = (getattr(item, "data", None) if type(item).__name__ == "TensorBox" else item for item in (one, other))
+    return one is other and one is not None
+
+
 def _buffers_of(result: Any) -> Iterator[str]:
     """Yield the name of the buffer that holds what a node was lowered to, as it is; nothing of a view of one."""
-    box = getattr(result, "data", None)
-    if type(result).__name__ == "TensorBox" and type(box).__name__ == "StorageBox":
+    box: Any = getattr(result, "data", None) if type(result).__name__ == "TensorBox" else result
+    if type(box).__name__ == "StorageBox":
         name = getattr(box.data, "name", None)
         if isinstance(name, str):
             yield name
@@ -325,7 +352,7 @@ def _buffers_of(result: Any) -> Iterator[str]:
 
 def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str]]:
     """Yield the buffers that the parts of a `cat` are written to, and the nodes whose results these are."""
-    kernel = getattr(getattr(result, "data", None), "data", None)
+    kernel: Any = getattr(getattr(result, "data", None), "data", None)
     if node is None or type(kernel).__name__ != "ConcatKernel" or not node.args:
         return
     items = node.args[0]
@@ -341,8 +368,8 @@ def _facts_of(node: Any) -> NodeFacts:
     symbol = str(value.node.expr) if isinstance(value, (torch.SymInt, torch.SymFloat)) else ""
     target = node.op
     if node.op == "call_function":
-        named = getattr(node.target, "name", None)
-        target = named() if isinstance(node.target, torch._ops.OpOverload) else _path_of(node.target)
+        is_op = isinstance(node.target, torch._ops.OpOverload)
+        target = node.target.name() if is_op else _path_of(node.target)
     return NodeFacts(
         node.name,
         target,

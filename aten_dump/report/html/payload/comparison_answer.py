@@ -125,7 +125,7 @@ def _station(row: Row) -> dict[str, Any]:
     place = row.place
     error = row.closeness.error if row.closeness else None
     is_finite = error is not None and not (row.closeness and row.closeness.nonfinite)
-    over_floor = _most(error / row.floor) if is_finite and row.floor else None
+    over_floor = _most(error / row.floor) if error is not None and is_finite and row.floor else None
     return {
         "call": place.call, "module": place.module, "phase": place.phase, "step": place.step, "rank": place.rank,
         "ratio": None if row.ratio is None else _most(row.ratio), "over_floor": over_floor,
