@@ -108,5 +108,8 @@ def test_the_code_of_the_page_runs(noisy: Any, record: Callable[..., Any], monke
     rank.directory.parent.parent.rename(rank.directory.parent.parent.with_name("dump"))
     monkeypatch.chdir(rank.directory.parent.parent.parent)
     page = (ROOT / "docs" / "guide" / "not-deterministic.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(code, str(Path("page.md")), "exec"), {})
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(code, str(Path("page.md")), "exec"), {"__name__": "page"})
+    result = CliRunner().invoke(main, ["compare", "twice", "twice", "--step", "1:0"])
+    assert result.exit_code == 0, result.output
+    assert "The dumps are the same: every compared tensor is bitwise equal." in result.output
