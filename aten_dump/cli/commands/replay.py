@@ -93,38 +93,42 @@ def command(
       aten-dump replay dump --all --jobs 8
       aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
-    if everything and (name, step, rank, emit) != (None, None, None, None):
-        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
-    if jobs > 1 and not everything:
-        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
-    if times is None and form != "text":
-        raise click.UsageError("--format json goes with --repeat")
-    if times is not None and (everything or emit is not None):
-        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
+    _refuse(everything, jobs, times, form, (name, step, rank, emit))
     judged = None if dtype == "recorded" else torch.float64
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
     shown = Place(dump, step, rank, err=form != "text")
     opened = shown.rank
-    if times is not None:
-        calls = opened if name is None else _aten_calls(opened[name])
-        with count_progress("running") as update:
-            _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
-        return
     if emit is None and name is None and not len(opened.calls):
         echo(f"{opened.where} has no calls: nothing was to be replayed")
         return
     if emit is not None:
         _emit(opened, name, emit, allow_ops)
         return
+    calls = opened if name is None else _aten_calls(opened[name])
+    if times is not None:
+        with count_progress("running") as update:
+            _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
+        return
     others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
     lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
-        calls = opened if name is None else _aten_calls(opened[name])
         found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
     _print(found, lines, line_limit(limit, default=20))
     _exit([found], dtype)
+
+
+def _refuse(everything: bool, jobs: int, times: int | None, form: str, given: tuple[object, ...]) -> None:
+    """Refuse options that exclude each other; `given` are name, step, rank and emit."""
+    if everything and given != (None, None, None, None):
+        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
+    if jobs > 1 and not everything:
+        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
+    if times is not None and (everything or given[-1] is not None):
+        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
+    if times is None and form != "text":
+        raise click.UsageError("--format json goes with --repeat")
 
 
 def _print(found: Replay, others: list[str], most: int | None) -> None:
