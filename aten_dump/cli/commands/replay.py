@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import click
 import torch
 
-from ...analysis.repeat import Repeated, repeat
+from ...analysis.repeat import repeat
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
@@ -29,6 +30,8 @@ from ..options import (
 )
 from ..places import Place
 from ..workers import jobs_option, workers
+
+_JUDGED: Final = {"recorded": None, "float64": torch.float64}
 
 
 @click.command("replay")
@@ -94,7 +97,6 @@ def command(
       aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
     _refuse(everything, jobs, times, form, (name, step, rank, emit))
-    judged = None if dtype == "recorded" else torch.float64
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
@@ -106,16 +108,14 @@ def command(
     if emit is not None:
         _emit(opened, name, emit, allow_ops)
         return
+    others = _others(shown, name)
     calls = opened if name is None else _aten_calls(opened[name])
     if times is not None:
-        with count_progress("running") as update:
-            _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
+        _repeat(calls, times, device, allow_ops, form)
         return
-    others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
-    lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
-        found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
-    _print(found, lines, line_limit(limit, default=20))
+        found: Replay = replay(calls, device=device, dtype=_JUDGED[dtype], allow_ops=allow_ops, progress=update)
+    _print(found, others, line_limit(limit, default=20))
     _exit([found], dtype)
 
 
@@ -141,7 +141,15 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
         print_lines(what_next(found))
 
 
-def _print_repeated(found: Repeated, form: str) -> None:
+def _others(shown: Place, name: str | None) -> list[str]:
+    if name is not None:
+        return [*shown.other_steps(name)]
+    return [shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"]
+
+
+def _repeat(calls: RankDump | list[Call], times: int, device: str, allow_ops: tuple[str, ...], form: str) -> None:
+    with count_progress("running") as update:
+        found = repeat(calls, times, device=device, allow_ops=allow_ops, progress=update)
     if form == "json":
         echo(json.dumps(found.to_json(), indent=1))
     else:
@@ -158,11 +166,12 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
     """Replay all steps and ranks, and say which have no ops."""
     opened = open_all(dump)
     end_if_never_fired(opened)
-    judged = None if dtype == "recorded" else torch.float64
     unfinished = ""
     with workers(jobs) as executor, count_progress("replaying") as update:
         try:
-            replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+            replays = replay_all(
+                opened, executor, device=device, dtype=_JUDGED[dtype], allow_ops=allow_ops, progress=update
+            )
         except UnfinishedError as error:
             replays, unfinished = error.done, str(error)
     for each in replays:
