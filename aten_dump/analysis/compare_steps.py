@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..dump import RankDump, Step, open_dump
+from ..dump import RankDump, Step, open_dump, rank_at
 from ..store.damage_seen import damage_seen
 from .by_distance.rank_evidence import compare_by_distance, of_what_is_whole
 from .evaluation.evaluation import Evaluation
@@ -69,7 +69,7 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     if task.together:
         return _of_world(task, state)
     sides = zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
-    target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
+    target, baseline = (rank_at(path, step, rank) for path, step, rank in sides)
     if not (has_all(target) and has_all(baseline)):
         state.left, state.equal, state.unknown, state.differed = None, None, True, False
         return compare_by_distance(task)

@@ -10,7 +10,7 @@ from .handle_sequences import Calls, Values
 from .handles import Call, Value
 from .loss_scale import LossScale
 from .rank import RankDump
-from .root import Dump, Step, open_dump
+from .root import Dump, Step, open_dump, rank_at, run_at
 from .saved_for_backward import SavedForBackward, SavedValues
 from .value_statistics import Stats
 
@@ -31,4 +31,6 @@ __all__ = [
     "Value",
     "Values",
     "open_dump",
+    "rank_at",
+    "run_at",
 ]

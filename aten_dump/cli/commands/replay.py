@@ -26,7 +26,7 @@ from ..options import (
     place_options,
 )
 from ..places import Place
-from ..workers import jobs_option, workers
+from ..workers import is_shared_out, jobs_option, workers
 
 
 @click.command("replay")
@@ -75,8 +75,8 @@ def command(
     """  # noqa: D301 - \b keeps click from filling lines
     if everything and (name, step, rank, emit) != (None, None, None, None):
         raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
-    if jobs > 1 and not everything:
-        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
+    if is_shared_out(jobs) and not everything:
+        raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
     judged = None if dtype == "recorded" else torch.float64
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
