@@ -4,8 +4,9 @@ Theory of operation
     Before the first step moments are zero, and a network and its copy are alike: a program that reads the one for the
     other makes no difference yet, and is another function all the same. Functions are equal for all contents, so both
     sides are evaluated once more with such sources moved a little, each by numbers of its own. Which belongs to which
-    is known by what the step leaves there. Where both sides make each end by the same calls of the same sources, they
-    do so for all contents, and nothing is run again.
+    is known by what the step leaves there. One side alone may read a copy that the step leaves as it was (a network
+    that is no longer trained): the other side then reads what is trained for it. Where both sides make each end by the
+    same calls of the same sources, they do so for all contents, and nothing is run again.
 """
 
 from __future__ import annotations
@@ -55,20 +56,24 @@ def told_apart(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int,
     pairs = []
     for number, fates in ours.items():
         others = theirs.get(number, {})
-        if len(fates) < 2 or fates.keys() != others.keys():
+        alone = fates.keys() ^ others.keys()
+        if len(fates | others) < 2 or alone - {None}:
             continue
-        for fate, values in fates.items():
+        for fate in fates | others:
+            values, counterparts = fates.get(fate, []), others.get(fate, [])
             try:
-                tensor = start_tensors(values[:1])[values[0].id].contiguous()
+                tensor = start_tensors((values or counterparts)[:1])[(values or counterparts)[0].id].contiguous()
             except UNREADABLE:
                 return None
+            if fate in alone and tensor.min() == tensor.max():
+                continue  # zeros from outside may stand for zeros that the other side makes
             moved = torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator) + 0.5
             tensor = tensor + _MOVED * moved * torch.where(tensor == 0, torch.ones_like(tensor), tensor)
-            if any(value.numel != tensor.numel() for value in others[fate]):
+            if any(value.numel != tensor.numel() for value in counterparts):
                 return None
             found[0].update((value.id, tensor) for value in values)
-            found[1].update((value.id, tensor.reshape(value.shape)) for value in others[fate])
-            pairs.append((values, others[fate]))
+            found[1].update((value.id, tensor.reshape(value.shape)) for value in counterparts)
+            pairs.append((values, counterparts))
     return Apart(found, pairs) if pairs else None
 
 
