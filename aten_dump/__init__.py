@@ -15,6 +15,7 @@ from .config import DumpConfig
 from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, ReplayError, StoreError
 
 if TYPE_CHECKING:
+    from .analysis.check import check
     from .analysis.compare import compare
     from .analysis.compare_at import compare_at
     from .analysis.hang import hang
@@ -42,6 +43,7 @@ __all__ = [
     "Step",
     "StoreError",
     "Value",
+    "check",
     "compare",
     "compare_at",
     "hang",
@@ -55,6 +57,7 @@ __all__ = [
 _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | dict.fromkeys(
     ("DumpMode", "stop_all"), "capture.mode"
 )
+_LAZY["check"] = "analysis.check"
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 _LAZY["compare_at"] = "analysis.compare_at"

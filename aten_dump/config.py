@@ -24,7 +24,7 @@ IO = Literal["all", "input", "output"]
 HashName = Literal["xxh3", "md5", "crc32", "sha256"]
 OnError = Literal["raise", "warn"]
 Dedup = Literal["version", "content"]
-Compile = Literal["eager", "opaque"]
+Compile = Literal["eager", "opaque", "kernels"]
 Durability = Literal["async", "step", "fsync"]
 SavedTensors = Literal["nodes", "hooks"]
 PrivateFormats = Literal["logical", "both"]
@@ -168,11 +168,12 @@ class DumpConfig:
         on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
         overwrite: replace an existing dump at `path`.
         dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
-            also its bytes are the same, which finds writes that no op tells of (numpy, hand-launched kernels) at the
+            also its bytes are the same, which finds writes without an op (numpy, hand-launched kernels) at the
             cost of hashing every tensor whenever it is seen.
         compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
             their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels
-            of each call. A note and one warning say so.
+            of each call; ``"kernels"`` runs them compiled, and records each kernel that inductor generated as a call
+            with the graph that it computes. A note and one warning say so where a compiled call is not seen whole.
         durability: what is true of a step when ``dump.step()`` returns: ``"async"``, it is being written; ``"step"``,
             it is on file, and stays there if the process is killed; ``"fsync"``, it is on the disk, and stays there
             if the machine loses its power. The program waits for that.

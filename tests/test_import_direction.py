@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "compat": READER | {"capture", "config_files", "export"},
     "launch": LEAVES | {"capture"},
     "integrations": LEAVES | {"capture"},
+    "testing": LEAVES | {"capture", "dump", "analysis"},
     "cli": READER
     | {"analysis", "config_files", "report", "export", "launch", "compat", ROOT},  # ROOT: the public API, __version__
 }

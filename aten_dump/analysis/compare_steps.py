@@ -17,6 +17,7 @@ from .evidence.findings import RankEvidence
 from .explanation.both_sides import evaluate
 from .explanation.cause_facts import explained
 from .explanation.equal_step import is_equal_step, rows_of_equal
+from .explanation.near_ties import near_ties
 from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counts_of
 from .explanation.state_names import begins_otherwise
@@ -183,6 +184,7 @@ def _compared(
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
     if findings and before is None:
         notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
+    notes = [*near_ties(found.sides, pairs), *notes]
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     # An op on distributed tensors is judged by the ops on what the rank holds of them.

@@ -19,6 +19,7 @@ from ..errors import AtenDumpError, ConfigError
 from ..store.sink import Sink
 from .calling_frame import calling_frame
 from .intercept.compiled_functions import CompiledCalls
+from .intercept.compiled_kernels import CompiledKernels
 from .intercept.custom_functions import FunctionCalls, run_as_call
 from .intercept.interception import Interception
 from .intercept.module_calls import ModuleCalls
@@ -86,6 +87,7 @@ class DumpMode:
             refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()
         self._interception = _interception(self.config, paths, self._watch, outermost)
+        self._kernels = CompiledKernels(self._watch) if self.config.compile == "kernels" else None
         self._session = Session(self.config, paths, sink, self._watch, self._interception)
         self._signals = HeldSignals(self._watch.is_busy)
 
@@ -102,7 +104,8 @@ class DumpMode:
         except AtenDumpError as own:
             if error is None:
                 raise
-            warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
+            if str(own) != str(error):  # not what ends the block already
+                warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
 
     def start(self, step: int | None = None) -> DumpMode:
         """Begin to record, as ``with`` does; `close` ends it.
@@ -121,12 +124,16 @@ class DumpMode:
             self._session.current_step = step_number("start", step)
         try:
             self._signals.install()
+            if self._kernels is not None and not self._session.is_entered:
+                self._kernels.install()
             self._session.enter()
         finally:
             if self._session.is_entered and self not in _entered:
                 _entered.append(self)
             elif not self._session.is_entered:
                 self._signals.remove()
+                if self._kernels is not None:
+                    self._kernels.remove()
                 deliver()
         try:
             deliver()
@@ -307,6 +314,8 @@ class DumpMode:
                     _entered.remove(self)
                 self._signals.remove()
                 self._interception.remove()
+                if self._kernels is not None:
+                    self._kernels.remove()
             deliver()
 
 

@@ -61,7 +61,7 @@ class StepRecorder:
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
         if self.packs is not None:
             self.ops.watch_closely(torch.ops.aten.detach.default)
-        self.optimizers = OptimizerSettings(step)
+        self.optimizers = OptimizerSettings(step, around.paths)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
         self._before: dict[int, int] = {}  # see `go_unobserved`
@@ -96,6 +96,11 @@ class StepRecorder:
                 self._runs.stand_aside()
             else:
                 self._runs.come_back()
+
+    def kernels_unseen(self) -> None:
+        """Compiled code runs kernels that are not recorded: trust no memory that it writes, in this step."""
+        with self.step.here.state.own:
+            self.step.threads.doubts = True
 
     def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""

@@ -114,7 +114,7 @@ class Run:
         """Return what of the configuration matched nothing of the program; None where it did match."""
         left_out = self.unseen["selection"]
         if not self._calls and left_out:
-            names = "record it without them once, and `aten-dump show` tells the names that there are"
+            names = "record it without them once, and `aten-dump show` lists its names"
             return f"of {left_out} calls none is selected by {Selection(config).text}; {names}"
         chosen = config.step_selection.ranges
         if not self._steps and chosen and last_step < chosen[0][0]:

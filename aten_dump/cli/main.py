@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",
     "saved": "Memory that forward keeps alive for backward, by call and module.",
+    "check": "What is almost surely wrong in a recorded step, without a baseline.",
     "compare": "Compare two dumps: the first op that is wrong, and the table.",
     "weights": "Which parameter of a checkpoint became which of another, by contents.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",

@@ -126,10 +126,11 @@ def decode(tree: Tree, value: Callable[[int], Any]) -> Any:
             )
         return read(tree)
 
-    return fold(tree, leaf, _container)
+    return fold(tree, leaf, container)
 
 
-def _container(tree: Tree, items: list[Any]) -> Any:
+def container(tree: Tree, items: list[Any]) -> Any:
+    """Return the list, tuple or dict that a branch of a tree stands for."""
     if tree[0] == TREE_DICT:
         return dict(zip(tree[1::2], items, strict=False))
     return items if tree[0] == TREE_LIST else tuple(items)

@@ -43,6 +43,9 @@ PACKED: Final = 22
 FETCHED: Final = 23
 MODE: Final = 24
 OPTIMIZER_GROUPS: Final = 25
+PARAMETERS: Final = 26
+GRAPH: Final = 27
+KERNEL: Final = 28
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -79,6 +82,7 @@ TREE_GENERATOR: Final = 8  # [8, device, seed]; seed is an int or None where it 
 TREE_COMPLEX: Final = 9  # [9, real, imag]
 TREE_OBJECT: Final = 10  # [10, "package.Class"]: seen, not recorded further
 TREE_BYTES: Final = 11  # [11, repr of a value that has no form of its own: an int over 64 bit, an enum, a slice]
+TREE_NODE: Final = 12  # [12, "mul_3"]: what a node of a compiled graph made; in Graph records alone
 
 Tree = Any  # a recursive msgpack value; see TREE_* above
 TreePath = tuple[Any, ...]  # steps from the root of a tree: positions and keys
@@ -352,10 +356,40 @@ class OptimizerGroups(NamedTuple):
     settings: dict[str, Tree] | None  # lr, weight_decay, betas, ...; numbers, texts and lists of them alone
 
 
+class Parameters(NamedTuple):
+    """The parameters of one optimizer that stepped, or those of the models that require grad."""
+
+    kind: int
+    optimizer: int  # as in OptimizerGroups; -1: the models
+    names: list[str]  # fqn of each parameter; "" for one that is in no known model
+
+
+class Graph(NamedTuple):
+    """A graph that a compiler made kernels of, as it was before it was lowered to them."""
+
+    kind: int
+    id: int
+    name: str  # as torch's logs have it: "0_forward"
+    # Each [1, name, target, [1, argument, ...], [3, keyword, argument, ...], [1, size, ...] or nil, dtype or nil, size
+    # that it is, fqn of the module, Stack id], in execution order.
+    nodes: Sequence[Tree]
+
+
+class Kernel(NamedTuple):
+    """What a kernel of compiled code computes: the part of a graph between what it is given and what it makes."""
+
+    kind: int
+    op: int  # Op id of its calls
+    graph: int  # Graph id
+    code: int  # Text id of its source
+    given: list[str]  # for each argument, the nodes that made it, with spaces between; "" of a size
+    made: list[str]  # for each tensor of ``out``, the node whose result it is; "" where that is not known
+
+
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
     | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched | Mode
-    | OptimizerGroups
+    | OptimizerGroups | Parameters | Graph | Kernel
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = dict(enumerate(get_args(Record), HEADER))  # in order of kind

@@ -12,6 +12,7 @@ import torch
 from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_workspace
+from .kernel_ops import unknown_slots
 from .rounding import Rounding, terms_of
 from .rounding_error import SUSPECT, LocalError, measure, measure_exact
 from .run_op import Run, recorded_slots, result_slots, run_call, said_by, without
@@ -141,8 +142,11 @@ def measured(
     plain = {} if native is None else _of_defined(native, masks)
     wide = plain if reference is None else _of_defined(reference, masks)
     sizes = sorted((value.numel for _, value in call.input_values()), reverse=True)[:2]  # that count in `terms_of`
+    unknown = unknown_slots(call)
     for slot, recorded in recorded_slots(call):
-        if isinstance(recorded, Value) and (recorded.undefined or recorded.opaque or is_workspace(call.op, slot)):
+        if slot in unknown or (
+            isinstance(recorded, Value) and (recorded.undefined or recorded.opaque or is_workspace(call.op, slot))
+        ):
             continue
         if isinstance(recorded, Value):
             check_readable(recorded)

@@ -26,7 +26,9 @@ from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
+from .arguments.named_rules import arguments_of
 from .default_dtypes import factory_dtype, makes_floats_of_integers
+from .kernel_ops import KernelOp, kernel_op, unknown_slots
 from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
@@ -65,7 +67,7 @@ def find_op(call: Call) -> Any:
         raise ReplayError("it asks about storages, and of those the elements of its tensors are all that is made anew")
     if parts.without_overload in UNDEFINED_OUTPUT_OPS:
         raise ReplayError("it returns undefined memory: there is nothing to compare")
-    return allowed_op(call.op)
+    return kernel_op(call) or allowed_op(call.op)
 
 
 def run_call(
@@ -108,7 +110,7 @@ def run_call(
 
 def _check_same(call: Call, first: Run, second: Run, undefined: Mapping[str, torch.Tensor]) -> None:
     """Check that an op gave the same twice, wherever the program's result was defined."""
-    defined = {slot for slot, value in call.result_values() if not value.undefined}
+    defined = {slot for slot, value in call.result_values() if not value.undefined} - unknown_slots(call)
     others = dict(result_slots(second))
     for slot, item in result_slots(first):
         pair = (without(undefined.get(slot), one) for one in (item, others[slot]))
@@ -167,13 +169,13 @@ def run_on(
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
-    names = [argument.name for argument in op._schema.arguments]
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     run = composed(op, around.device)
     try:
         args, kwargs = arguments.build()
-        check_arguments(op, args, kwargs)
+        if not isinstance(op, KernelOp):  # each of its nodes is checked as it runs
+            check_arguments(op, args, kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise ReplayError(f"its arguments cannot be made again: {said_by(error)}") from error
     try:
@@ -190,6 +192,7 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     except BaseException as error:  # an op of a library may raise what is no Exception: SystemExit, a panic of Rust
         raise ReplayError(f"it raised when replayed: {said_by(error)}") from error
     mutated = {}
+    names, _ = arguments_of(op)
     for name in call.mutated:
         position = names.index(name) if name in names else len(args)
         mutated[name] = args[position] if position < len(args) else kwargs.get(name)
@@ -230,7 +233,7 @@ class _Arguments:
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
-        args, kwargs = call.inputs
+        args, kwargs = call.shared_inputs()
         made = [self._item(self._chosen(item)) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
         if self._around.cast and position is not None and len(made) > position:
@@ -279,7 +282,7 @@ def _recorded(call: Call, around: Surroundings) -> Callable[[Value], torch.Tenso
 
 def _written(call: Call) -> frozenset[int]:
     """Return the ids of the values that a call wrote to, as they were before."""
-    args, kwargs = call.inputs
+    args, kwargs = call.shared_inputs()
     names = call.arguments
     found = []
     for name in call.mutated:

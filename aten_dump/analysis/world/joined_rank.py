@@ -35,6 +35,8 @@ _REFERENCES: Final[dict[int, tuple[str, ...]]] = {  # the fields of each kind th
     r.DATA: ("value", "blob"),
     r.GRADIENT: ("value",),
     r.RANDOM: ("device", "blob"),
+    r.GRAPH: ("id",),
+    r.KERNEL: ("op", "graph", "code"),
     r.CALL: ("op", "stack", "module"),
 }
 _OF_CALLS: Final[dict[int, tuple[str, ...]]] = {  # the fields that are ids of calls
@@ -54,6 +56,7 @@ _OTHERS: Final = (
     r.PACKED,
     r.FETCHED,
     r.OPTIMIZER_GROUPS,
+    r.PARAMETERS,
 )
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
 _ON_RANK: Final = " on rank "

@@ -346,6 +346,8 @@ class NodeRuns(Runs):
         assert tag.call is not None, "_enter has set it"
         mark, saved = self._compiled.pop(tag.call.id)
         storages = self._values.storages
+        if not self.step.threads.doubts:
+            return  # each of its kernels was seen
         if saved is None:
             storages.invalidate()
         else:

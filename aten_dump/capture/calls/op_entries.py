@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ..naming.interned_tables import Interner
 from ..naming.op_schemas import OpPlan, plan_of
 from ..step.call_counters import CallCounters, Counter
 from ..torch_internals.engine import function_of
@@ -13,7 +15,18 @@ from ..torch_internals.mode_stack import DETACH
 class OpEntry:
     """What a step knows of one op."""
 
-    __slots__ = ("copies", "counter", "func", "is_detach", "is_simple", "may_be_ahead", "number", "plan", "run")
+    __slots__ = (
+        "copies",
+        "counter",
+        "func",
+        "is_detach",
+        "is_simple",
+        "locate",
+        "may_be_ahead",
+        "number",
+        "plan",
+        "run",
+    )
 
     def __init__(self, func: Any, plan: OpPlan, counter: Counter, is_simple: bool) -> None:
         self.func = func  # keeps its id, under which this is found: hashing an OpOverload costs more
@@ -25,6 +38,7 @@ class OpEntry:
         self.copies = plan.copies
         self.may_be_ahead = plan.may_be_ahead
         self.is_detach = func is DETACH
+        self.locate: Callable[[Any, Interner], None] | None = None  # says where a compiled kernel belongs
         self.number = 0  # Op id; 0 as long as none of its calls is recorded
 
 

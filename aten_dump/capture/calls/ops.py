@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,7 @@ from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tr
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
+from .kernel_links import KernelLinks
 from .op_entries import OpEntry, new_entry
 from .places import Place, Places
 
@@ -45,6 +47,8 @@ class Ops:
         self.places = Places(step, tags, config.stacks)
         self.keep_inputs = config.io in ("all", "input")
         self.keep_outputs = config.io in ("all", "output")
+        self.graphs: dict[int, int] = {}  # Graph id by the id of a graph that was compiled
+        self.kernel_links = KernelLinks()
         self._entries: dict[int, OpEntry] = {}  # by the id of the op
 
     def entry_of(self, func: Any) -> OpEntry:
@@ -52,6 +56,13 @@ class Ops:
         entry = self._entries.get(id(func))
         if entry is None:
             entry = self._entries[id(func)] = new_entry(func, self.step.counters, self.random_states.wanted)
+        return entry
+
+    def entry_made(self, func: Any, make: Callable[[Ops], OpEntry]) -> OpEntry:
+        """Return the step's entry of something that is no op of torch's; `make` makes it the first time."""
+        entry = self._entries.get(id(func))
+        if entry is None:
+            entry = self._entries[id(func)] = make(self)
         return entry
 
     def watch_closely(self, func: Any) -> None:

@@ -64,7 +64,9 @@ class WatchedOp(PendingOp):
         ops.places.find(self, thread)
         if ops.flights.pending and plan.reads and plan.name.op != WAIT_TENSOR:
             ops.flights.reading(args, kwargs)
-        if thread.aside or thread.compiled_nodes:
+        if self.entry.locate is not None:
+            self.entry.locate(self, ops.step.interner)
+        if ops.step.threads.doubts and (thread.aside or thread.compiled_nodes):
             ops.values.storages.seen_bytes.doubt(_storages_of((args, kwargs), ops))
         self.recorded = ops.step.selection.records(ATEN, plan.name, self.fqn, self.phase, self.forward)
         if not self.recorded:
@@ -107,7 +109,12 @@ class WatchedOp(PendingOp):
             values.storages.undefined(result)
         elif plan.copies and not plan.writes and has_run and isinstance(args[0], _TENSOR):
             values.storages.cloned(result, args[0])
-        if has_run and (self.thread.aside or self.thread.compiled_nodes) and not plan.undefined_output:
+        if (
+            has_run
+            and self.ops.step.threads.doubts
+            and (self.thread.aside or self.thread.compiled_nodes)
+            and not plan.undefined_output
+        ):
             targets = [args[at] if at < len(args) else kwargs.get(name) for at, name in plan.writes]
             values.storages.seen_bytes.believe(_storages_of((result, targets), self.ops))
         if self.recorded:

@@ -8,23 +8,21 @@ Theory of operation
     The wrapper that torch.compile puts around a function asks ``torch._dynamo.eval_frame._maybe_set_eval_frame`` to
     switch the compiler on, calls the function, and asks again to put back what was. While a step is recorded that name
     is ours. ``compile="eager"``: the compiler stays off for the call, and what it compiled before and after stays
-    valid. ``compile="opaque"``: until the second question the function mode and the module wrapper are taken away; the
-    op mode stays, and sees the extern kernels. Higher-order operators and torch.export use the compiler to trace
-    their arguments: these are stepped aside for in both cases, and are no compiled calls.
+    valid. Otherwise, until the second question the function mode and the module wrapper are taken away; the op mode
+    stays, and sees the extern kernels. With ``compile="kernels"`` those that inductor generated are seen as well
+    (`compiled_kernels`). Higher-order operators and torch.export use the compiler to trace their arguments: these are
+    stepped aside for in all cases, and are no compiled calls.
 
     Dynamo may be imported after the step began: then a finder on ``sys.meta_path`` waits for it.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import CodeType, FrameType, ModuleType
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 from ...config import DumpConfig
@@ -35,9 +33,10 @@ from ..step.open_calls import OpenCall
 from ..torch_internals.compiler import (
     MODULE,
     SWITCH,
-    UNTOLD,
+    UNSEEN,
     compiles_alike_under_modes,
     is_for_higher_order,
+    is_inductor,
     leave_alone,
     name_of_compiled,
     result_of,
@@ -46,6 +45,7 @@ from ..torch_internals.compiler import (
 )
 from ..torch_internals.engine import get_sequence_nr, len_dispatch_stack
 from ..torch_internals.patches import Patch
+from .when_imported import WhenImported
 
 
 class Region:
@@ -71,7 +71,7 @@ class CompiledCalls:
         self._how = config.compile
         self._step_aside = step_aside
         self._threads = threading.local()
-        self._finder: _WhenImported | None = None
+        self._import = WhenImported(MODULE, self._replace)
         self._patch: Patch | None = None
         self._wrapper: CodeType | None = None
         self._warned = False
@@ -80,22 +80,19 @@ class CompiledCalls:
         """Begin to watch."""
         if MODULE in sys.modules:
             self._replace()
-        elif self._finder is None:
-            self._finder = _WhenImported(MODULE, self._replace)
-            sys.meta_path.insert(0, self._finder)
+        else:
+            self._import.install()
 
     def remove(self) -> None:
         """Watch no more; a region that is open ends as it would have."""
-        finder, self._finder = self._finder, None
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
+        self._import.remove()
         patch, self._patch = self._patch, None
         if patch is not None:
             patch.undo()
 
     def lets_compile(self) -> bool:
         """Tell whether dynamo may compile what it is asked to while the modes are on."""
-        return self._patch is not None or self._how == "opaque"  # patched, compiled calls are known before it looks
+        return self._patch is not None or self._how != "eager"  # patched, compiled calls are known before it looks
 
     def _replace(self) -> None:
         module = sys.modules[MODULE]
@@ -143,7 +140,10 @@ class CompiledCalls:
         region = Region(frame, recorder, None)
         thread = recorder.step.here.state
         if is_call:
-            self._tell(recorder, "compile_opaque", frame)
+            if self._how == "kernels" and not (is_inductor(frame) and compiles_alike_under_modes):
+                recorder.kernels_unseen()
+            if recorder.step.threads.doubts:
+                self._tell(recorder, "compile_opaque", frame)
             function = name_of_compiled(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
             values = frame.f_locals
@@ -160,7 +160,8 @@ class CompiledCalls:
         if region.back is not None and region.recorder is self._watch.recorder:
             region.back()  # else recording stopped meanwhile, and with it everything was taken away
         call = region.call
-        region.recorder.values.storages.invalidate(region.unwritten)  # the kernels of the compiler write unseen
+        if region.recorder.step.threads.doubts:
+            region.recorder.values.storages.invalidate(region.unwritten)  # the kernels of the compiler write unseen
         if call is None:
             return
         for number in range(call.sequence_start, get_sequence_nr()):
@@ -168,7 +169,7 @@ class CompiledCalls:
         thread.claimed = max(thread.claimed, get_sequence_nr())
         thread.last_call = call.id
         result, error = result_of(frame, region.handled)
-        if result is UNTOLD:
+        if result is UNSEEN:
             region.recorder.step.next_id()  # else it looks like a question, that runs no op and makes no tensor
         region.recorder.calls.end(thread, call, result, error)
 
@@ -183,51 +184,9 @@ class CompiledCalls:
             'reorders is not in the dump (compile="opaque" runs it compiled, as one call)',
             "opaque": "runs compiled and is recorded as one call; kernels that the compiler made are not seen "
             '(compile="eager" runs it as written)',
-        }[self._how]
+        }["eager" if self._how == "eager" else "opaque"]
         warnings.warn(f"aten_dump: the compiled function {function} {does}", stacklevel=5)
 
 
 def _is_recorded_thread() -> bool:
     return len_dispatch_stack() > 0
-
-
-class _WhenImported(MetaPathFinder):
-    """Calls `action` once a module has been imported."""
-
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
-        self._name = name
-        self._action = action
-        self._searching = False
-
-    @runs_program
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name or self._searching:
-            return None
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._searching = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._action)
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
-        self._loader = loader
-        self._action = action
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    @runs_program
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        if spec is not None:
-            spec.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._action()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import site
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -29,17 +30,26 @@ def _library_roots() -> tuple[str, ...]:
 _LIBRARY: Final = _library_roots()
 
 
+class TracedFrame(NamedTuple):
+    """A line of the program that a compiler has traced."""
+
+    file: str
+    line: int
+    function: str
+
+
 class Interner:
     """Interns texts, ops and stacks of one step, and emits each when it is first seen."""
 
-    __slots__ = ("_codes", "_emit", "_frames", "_ops", "_stacks", "_texts", "_users")
+    __slots__ = ("_codes", "_emit", "_frames", "_ops", "_stacks", "_texts", "_traced", "_users")
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._texts: dict[str, int] = {"": 0}
         self._ops: dict[tuple[int, CallName], int] = {}
-        self._frames: dict[tuple[int, int], int] = {}
+        self._frames: dict[tuple[object, object], int] = {}
         self._stacks: dict[tuple[int, int, int], int] = {}
+        self._traced: dict[tuple[int, TracedFrame], int] = {}
         self._users: dict[str, bool] = {}
         self._codes: list[CodeType] = []  # keeps code objects, and so their ids, alive for the step
 
@@ -85,6 +95,19 @@ class Interner:
             known = self._stacks[key] = self._new_stack(parent, frame, code)
         return known
 
+    def traced_stack(self, frames: Iterable[TracedFrame], parent: int = 0) -> int:
+        """Return the id of a stack of lines that a compiler has traced, the outermost first."""
+        for frame in frames:
+            key = (parent, frame)
+            known = self._traced.get(key)
+            if known is None:
+                self._frames[key] = number = len(self._frames) + 1
+                file, function = self.text(frame.file), self.text(frame.function)
+                self._emit((FRAME, number, file, frame.line, function, self._is_user(frame.file)))
+                known = self._traced[key] = self._add_stack(parent, number)
+            parent = known
+        return parent
+
     def _new_stack(self, parent: int, frame: FrameType, code: CodeType) -> int:
         self._codes.append(code)
         if code.co_filename.startswith(OWN_CODE):
@@ -97,8 +120,11 @@ class Interner:
             function = getattr(code, "co_qualname", code.co_name)
             file = code.co_filename
             self._emit((FRAME, known, self.text(file), line, self.text(function), self._is_user(file)))
-        number = len(self._stacks) + 1
-        self._emit((STACK, number, parent, known))
+        return self._add_stack(parent, known)
+
+    def _add_stack(self, parent: int, frame: int) -> int:
+        number = len(self._stacks) + len(self._traced) + 1
+        self._emit((STACK, number, parent, frame))
         return number
 
     def _is_user(self, file: str) -> bool:

@@ -84,6 +84,7 @@ class Step:
         self.is_on = True  # False while nothing is recorded: paused, or the recorder has failed
         self.next_id: Callable[[], int] = itertools.count(1).__next__  # the id of a call that begins now
         self.threads = Threads()
+        self.threads.doubts = config.compile != "kernels"
         self.here = self.threads.here
         self.counters = CallCounters()
         self._entries = [CallEntries() for _ in CALL_KINDS]

@@ -109,12 +109,13 @@ def output_of(thread: ThreadState, result: Any, call: int) -> Tree:
 class Threads:
     """The threads of one step. From the second on, all of the recorder's own code takes a lock."""
 
-    __slots__ = ("_count", "_lock", "_main_ident", "all", "here", "main")
+    __slots__ = ("_count", "_lock", "_main_ident", "all", "doubts", "here", "main")
 
     def __init__(self) -> None:
         self._count = itertools.count()
         self._lock = threading.RLock()
         self.all: list[ThreadState] = []
+        self.doubts = True  # compiled code runs kernels that are not seen
         self.here: ThreadLocal[ThreadState] = ThreadLocal(self._new_state)  # its `state` is the running thread's
         self.main = self.here.state  # of the thread that entered the mode
         self._main_ident: Any = get_ident()

@@ -24,7 +24,8 @@ MODULE: Final = "torch._dynamo.eval_frame"
 SWITCH: Final = "_maybe_set_eval_frame"  # what the wrapper asks to switch the compiler on and back
 _WRAPPERS: Final = ("compile_wrapper", "_fn")
 _OPERATORS: Final = "torch._higher_order_ops."
-UNTOLD: Final = "not told: what a compiled function returns is not seen with this version of torch"
+UNSEEN: Final = "what a compiled function returns is not seen with this version of torch"
+_MOST_WRAPPED: Final = 16  # callbacks around a backend
 _ATTENTION: Final = "torch.nn.attention.flex_attention"
 # What has the methods that run a model which AOTInductor compiled: torch's classes of C++.
 PACKAGED_MODELS: Final[Any] = getattr(torch._C, "_aoti", None)
@@ -55,7 +56,7 @@ def wrapper_of(module: ModuleType) -> CodeType | None:
 
 
 def result_of(frame: FrameType, handled: BaseException | None) -> tuple[Any, BaseException | None]:
-    """Return what a wrapper's frame that is about to end returns, `UNTOLD` where it does not say, and what it raises.
+    """Return what a wrapper's frame that is about to end returns, `UNSEEN` where it does not say, and what it raises.
 
     Args:
         frame: the wrapper's.
@@ -65,7 +66,7 @@ def result_of(frame: FrameType, handled: BaseException | None) -> tuple[Any, Bas
     if "result" in values:
         return values["result"], None
     error = sys.exc_info()[1]
-    return (UNTOLD, None) if error is handled else (None, error)
+    return (UNSEEN, None) if error is handled else (None, error)
 
 
 def name_of_compiled(frame: FrameType) -> str:
@@ -92,3 +93,16 @@ def is_for_higher_order(frame: FrameType) -> bool:
     room = str(getattr(function, "__module__", ""))
     is_local = "<locals>" in str(getattr(function, "__qualname__", ""))
     return room.startswith(_OPERATORS) or (room == _ATTENTION and is_local)
+
+
+def is_inductor(frame: FrameType) -> bool:
+    """Return True if the compiled function of a wrapper's frame is compiled by inductor."""
+    found = getattr(frame.f_locals.get("self"), "callback", None)
+    for _ in range(_MOST_WRAPPED):
+        backend = getattr(found, "_torchdynamo_orig_backend", None) or getattr(
+            found, "_torchdynamo_orig_callable", None
+        )
+        if backend is None:
+            break
+        found = backend
+    return getattr(found, "compiler_name", "") == "inductor"

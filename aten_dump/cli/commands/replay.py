@@ -39,7 +39,7 @@ from ..workers import is_shared_out, jobs_option, workers
     type=click.Choice(["float64", "recorded"]),
     default="float64",
     show_default=True,
-    help="float64 judges each op against a reference; recorded tells what is reproduced bit by bit.",
+    help="float64 judges each op against a reference; recorded shows what is reproduced bit by bit.",
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
 @click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")

@@ -54,6 +54,9 @@ _REFERENCES: Final = (
     _Reference(r.CALL, "stack", r.STACK),
     _Reference(r.CALL, "module", r.TEXT),
     _Reference(r.RANDOM, "device", r.TEXT),
+    _Reference(r.KERNEL, "op", r.OP, optional=False),
+    _Reference(r.KERNEL, "graph", r.GRAPH, optional=False),
+    _Reference(r.KERNEL, "code", r.TEXT),
 )
 _CODES: Final = (
     _Code(r.OP, "call_kind", r.CALL_KINDS),
@@ -153,6 +156,8 @@ class _Columns:
         r.OPEN: ("id", "parent", "op", "phase", "stack", "module"),
         r.CALL: ("id", "parent", "op", "n", "repeat", "phase", "duration_ns", "stack", "module", "forward"),
         r.RANDOM: ("device",),
+        r.GRAPH: ("id",),
+        r.KERNEL: ("op", "graph", "code"),
     }
 
     def __init__(self, rows: Mapping[int, RawRows | MadeRows], where: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare
+from aten_dump import DumpConfig, DumpMode, compare
 from tests.analysis.by_distance.steps import record as record_steps
 
 X = torch.linspace(-2, 2, 48).view(4, 12)
@@ -297,3 +297,20 @@ def test_a_round_too_few_or_too_many_is_a_missing_call(target: int, record: Call
 
 def _line(source: str) -> int:
     return int(source.rpartition(":")[2].split()[0])
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.5), (1.5, 1.0)])
+def test_a_product_with_one_is_named_and_not_what_goes_on_from_it(factors: tuple[float, float], tmp_path: Path) -> None:
+    """What it makes is a value of both sides: the next product seems to be given another number."""
+
+    def run(factor: float) -> Path:
+        path = tmp_path / str(factor)
+        torch.manual_seed(0)
+        with DumpMode(DumpConfig(path=path, data="tensor")):
+            (torch.randn(3, 4) * factor).mul(3).sum()
+        return path
+
+    found = compare(*map(run, factors))
+    assert found.cause is not None
+    assert found.cause.row.place.call == "Aten.mul.0.forward"
+    assert f"other is {factors[0]}, in the baseline {factors[1]}" in found.cause.text

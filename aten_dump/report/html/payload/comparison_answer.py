@@ -124,11 +124,12 @@ def _station(row: Row) -> dict[str, Any]:
     """Return one result that the error reached."""
     place = row.place
     error = row.closeness.error if row.closeness else None
-    over_floor = _most(error / row.floor) if error is not None and row.floor else None
+    is_finite = error is not None and not (row.closeness and row.closeness.nonfinite)
+    over_floor = _most(error / row.floor) if error is not None and is_finite and row.floor else None
     return {
         "call": place.call, "module": place.module, "phase": place.phase, "step": place.step, "rank": place.rank,
         "ratio": None if row.ratio is None else _most(row.ratio), "over_floor": over_floor,
-        "error": None if error is None else format_number(error),
+        "error": None if error is None else format_number(error) if is_finite else "NaN or Inf",
     }  # fmt: skip
 
 

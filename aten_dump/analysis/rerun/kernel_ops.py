@@ -1,0 +1,213 @@
+"""A kernel that a compiler generated, as an op: it computes the part of the compiler's graph that it is made of.
+
+Theory of operation
+    The nodes of the graph between what a kernel is given and what it makes are run one after the other, each an op of
+    torch's. Run in float64 this is the function that the kernel stands for, without any rounding between; run in the
+    recorded dtypes it is what a program as written would do, and says how far an honest kernel may be off.
+    Each node's op is asked for as the op of any call of a dump (`allowed_ops`), so that no graph runs anything else.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
+from ...errors import ReplayError
+from ..composed_ops import composed
+from ..fused_ops.schemas import FusedOp
+from .allowed_ops import allowed_op
+from .arguments.argument_checks import check_arguments
+from .shared_memory import wide
+
+_CPU: Final = torch.device("cpu")
+_SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, and what takes a tensor out of several
+    f"_operator.{name}": getattr(operator, name)
+    for name in (
+        "getitem",
+        "add",
+        "sub",
+        "mul",
+        "floordiv",
+        "mod",
+        "neg",
+        "truediv",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
+}
+
+
+def kernel_op(call: Call) -> KernelOp | None:
+    """Return the op of a call of a generated kernel; None of any other call."""
+    kernel = call.kernel
+    return None if kernel is None else KernelOp(call, kernel)
+
+
+def unknown_slots(call: Call) -> frozenset[str]:
+    """Return the results of a generated kernel of which nobody knows what they mean."""
+    kernel = call.kernel
+    made = () if kernel is None else kernel.made
+    return frozenset(f"mutated.out.{place}" for place, name in enumerate(made) if not name)
+
+
+class KernelOp(FusedOp):
+    """What the kernel of a call computes."""
+
+    def __init__(self, call: Call, kernel: CompiledKernel) -> None:
+        args, kwargs = call.inputs
+        named = zip(call.arguments, args, strict=False)
+        texts = [f"{'Tensor' if isinstance(item, Value) else 'Scalar'} {name}" for name, item in named]
+        texts += ["*", "Tensor(a!)[] out", *(f"int {name}" for name in kwargs if name != "out")]
+        try:
+            super().__init__(f"inductor::kernel({', '.join(texts)}) -> ()")
+        except RuntimeError as error:
+            raise ReplayError(f"its arguments are none of a generated kernel: {error}") from error
+        self._op = call.op
+        self._kernel = kernel
+        outs = kwargs.get("out")
+        self._dtypes = [v.dtype for v in (outs if isinstance(outs, list) else []) if isinstance(v, Value)]
+        if len(self._dtypes) != len(kernel.made) or len(args) != len(kernel.given):
+            raise ReplayError("it was recorded with other arguments than its kernel has")
+
+    def name(self) -> str:
+        """Return its name, as the dump has it."""
+        return self._op
+
+    def __call__(self, *args: Any, out: Sequence[torch.Tensor], **sizes: int) -> None:
+        """Compute what the kernel does into `out`; tensors of which it is not known what they mean are left alone.
+
+        Raises:
+            ReplayError: it is made of something that cannot be run.
+        """
+        is_wide = any(tensor.dtype != dtype for tensor, dtype in zip(out, self._dtypes, strict=True))
+        known: dict[str, Any] = {
+            name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names
+        }
+        run = _Nodes(known, sizes, is_wide)
+        for node in self._kernel.nodes:
+            run.run(node)
+        for name, tensor in zip(self._kernel.made, out, strict=True):
+            if name:
+                made = run.known[name]
+                if made.shape != tensor.shape and made.numel() == tensor.numel():
+                    made = made.reshape(tensor.shape)
+                tensor.copy_(made)
+
+
+class _Nodes:
+    """Nodes of a graph, run one after the other."""
+
+    def __init__(self, known: dict[str, Any], sizes: Mapping[str, int], is_wide: bool) -> None:
+        self.known = known
+        self._sizes = sizes
+        self._is_wide = is_wide
+
+    def run(self, node: GraphNode) -> None:
+        """Run a node on what was made before it."""
+        if node.size in self._sizes:
+            self.known[node.name] = self._sizes[node.size]
+            return
+        if node.op == "placeholder":
+            raise ReplayError(f"its graph reads {node.name}, which was not recorded as an input of the kernel")
+        args = [self._item(item) for item in node.args]
+        kwargs = {name: self._item(item) for name, item in node.kwargs.items()}
+        self.known[node.name] = self._run(node, args, kwargs)
+
+    def _run(self, node: GraphNode, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if node.op in _SIZES:
+            return _SIZES[node.op](*args)
+        if node.op.startswith("aten::copy_"):
+            return args[1].to(args[0].dtype).expand(args[0].shape)
+        own = _OWN.get(node.op)
+        if own is not None:
+            made = own(*args, **kwargs)
+            return made.double() if self._is_wide and made.is_floating_point() else made
+        op = allowed_op(node.op)
+        check_arguments(op, args, kwargs)
+        return composed(op, _CPU)(*args, **kwargs)
+
+    def _item(self, item: Any) -> Any:
+        if isinstance(item, NodeRef):
+            return self.known[item.name]
+        if isinstance(item, (list, tuple)):
+            return [self._item(entry) for entry in item]
+        if isinstance(item, torch.dtype):
+            return wide(item) if self._is_wide else item
+        return _CPU if isinstance(item, torch.device) else item
+
+
+# -- random numbers that inductor's own kernels make of a seed, in torch/csrc/inductor/cpp_prefix.h
+
+
+def _philox(seed: int, offsets: np.ndarray[Any, np.dtype[np.uint64]]) -> list[np.ndarray[Any, np.dtype[np.uint64]]]:
+    """Return the first four numbers of Philox4x32-10 at each offset (Salmon et al., 2011)."""
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    keys = [seed & 0xFFFFFFFF, 0]
+    zero = np.zeros_like(offsets)
+    state = [offsets & low, zero, zero, zero]
+    for _ in range(10):
+        one, other = state[0] * np.uint64(0xD2511F53), state[2] * np.uint64(0xCD9E8D57)
+        state = [
+            (other >> shift) ^ state[1] ^ np.uint64(keys[0]),
+            other & low,
+            (one >> shift) ^ state[3] ^ np.uint64(keys[1]),
+            one & low,
+        ]
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return state
+
+
+def _uniform(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    made: np.ndarray[Any, np.dtype[np.float32]] = (bits & np.uint64(0x7FFFFFFF)).astype(np.float32)
+    return made * np.float32(4.6566127342e-10)
+
+
+def _random(size: Sequence[int], seed: torch.Tensor, mode: str, *, offset: int = 0, **_: Any) -> torch.Tensor:
+    """Return the numbers of ``prims.inductor_random``."""
+    count = int(np.prod(size, dtype=np.int64))
+    numbers = _philox(int(seed), (np.arange(count, dtype=np.uint64) + np.uint64(offset)))
+    made = _uniform(numbers[0])
+    if mode == "randn":
+        made = np.sqrt(-2 * np.log1p(-made.astype(np.float64))) * np.cos(
+            2 * np.pi * _uniform(numbers[1]).astype(np.float64)
+        )
+    return torch.from_numpy(made.astype(np.float32)).reshape(list(size))
+
+
+def _randint(low: int, high: int, size: Sequence[int], seed: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
+    """Return the numbers of ``prims.inductor_randint``."""
+    count = int(np.prod(size, dtype=np.int64))
+    numbers = _philox(int(seed), (np.arange(count, dtype=np.uint64) + np.uint64(offset)))
+    made = (numbers[0] | (numbers[1] << np.uint64(32))) % np.uint64(high - low)
+    return torch.from_numpy(made.astype(np.int64) + low).reshape(list(size))
+
+
+def _lookup_seed(seeds: torch.Tensor, index: int) -> torch.Tensor:
+    return seeds[index]
+
+
+def _same(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+    return tensor
+
+
+def _fma(one: torch.Tensor, other: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+    return one * other + third
+
+
+_OWN: Final[dict[str, Callable[..., Any]]] = {  # ops that inductor registers as it is imported
+    "prims::fma": _fma,
+    "prims::inductor_force_stride_order": _same,
+    "prims::inductor_random": _random,
+    "prims::inductor_randint": _randint,
+    "prims::inductor_lookup_seed": _lookup_seed,
+}

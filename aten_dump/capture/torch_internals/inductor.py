@@ -1,0 +1,404 @@
+"""What inductor's generated kernels compute: asked of it while it lowers a graph, as nothing of it is kept.
+
+Theory of operation
+    Inductor lowers an FX graph node by node to buffers, groups these into kernels, and writes a module of Python that
+    allocates memory and calls the kernels. While it does so, one can see which buffer holds the result of which node
+    (`GraphLowering.run_node`), and which buffers a kernel reads and writes, and in which order it is given them
+    (`KernelGroup.call_kernel`). A kernel is then known by nodes alone: it is given the results of some and makes those
+    of others, and what it computes is the graph between them. The same code may be called for several groups of
+    nodes, so that it is the call which has a meaning: it is known by its text, as each buffer has a name of its own.
+
+    A buffer that several kernels write (a scatter into zeros, the parts of a `cat`) holds something else after each.
+    What cannot be named by a node is left without a meaning, and nobody judges it.
+    A graph that comes out of inductor's caches is not lowered: while this watches, they are off.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..naming.interned_tables import TracedFrame
+from .patches import Patch
+
+LOWERING: Final = "torch._inductor.graph"
+_IR: Final = "torch._inductor.ir"
+_CPP: Final = "torch._inductor.codegen.cpp"
+_CACHES: Final = (
+    ("torch._inductor.config", "fx_graph_cache"),
+    ("torch._functorch.config", "enable_autograd_cache"),
+)
+_FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (.+)')
+_ROOT_MODULE: Final = re.compile(r"^L\['\w+'\]\.?")
+_SYMBOL: Final = re.compile(r"[A-Za-z_]\w*")
+_IN_OUT: Final = "in_out"
+_NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has no name yet
+
+
+_Made = dict[str, list[Any]]  # by node: all that holds its result in inductor's own terms
+
+
+class NodeFacts(NamedTuple):
+    """A node of a graph. In `args` and `kwargs` other nodes stand for what they made."""
+
+    name: str
+    target: str  # "aten::add.Tensor"; "placeholder" of an input of the graph
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shape: list[Any] | None  # of the tensor that it makes; a text where it is not known before the graph runs
+    dtype: torch.dtype | None
+    symbol: str  # what it is in terms of the graph's sizes, where it makes a number
+    module: str  # path of the module that ran it
+    frames: tuple[TracedFrame, ...]  # of the program's source, the outermost first
+
+
+class Geometry(NamedTuple):
+    """How a buffer lies; sizes may be expressions."""
+
+    size: list[Any]
+    stride: list[Any]
+
+    def of(self, tensor: torch.Tensor, sizes: dict[str, Any]) -> torch.Tensor:
+        """Return the memory of a tensor as this buffer, where sizes have these values."""
+        size, stride = ([_number(one, sizes) for one in part] for part in self)
+        return tensor.as_strided(size, stride, tensor.storage_offset())
+
+
+def _number(expression: Any, sizes: dict[str, Any]) -> int:
+    return expression if type(expression) is int else int(expression.subs(sizes))
+
+
+class Argument(NamedTuple):
+    """An argument of a generated kernel."""
+
+    name: str  # "in_ptr0", "out_ptr1", "in_out_ptr0", "ks0"
+    reads: str  # the nodes that have made what it is given, with spaces between; "" where that is not known
+    writes: str  # the node whose result it leaves there, "" where that is not known
+    is_read: bool  # a size is; memory that the kernel has written itself, under another name, is not
+    is_written: bool
+    read_as: Geometry | None = None  # where what it reads there lies otherwise than what it writes
+
+
+class Site(NamedTuple):
+    """A place where a generated kernel is called."""
+
+    kernel: str  # its name in the generated module
+    arguments: tuple[Argument, ...]
+    module: str
+    frames: tuple[TracedFrame, ...]
+    made_nodes: tuple[int, ...]  # autograd's numbers of what it computes, forward or backward; the last op's first
+
+
+class LoweredGraph:
+    """A graph that was compiled.
+
+    Attributes:
+        name: as torch's logs have it (``0_forward``); the same again where a program compiles anew.
+        nodes: in execution order.
+        symbols: names of the sizes that differ from call to call.
+        sites: the calls of its kernels, by their text in the generated module.
+        kernels: their source code, by name.
+        is_seen: False where the kernels are called by C++ code, and by nothing that can be watched.
+    """
+
+    def __init__(self, name: str, nodes: list[NodeFacts], sites: dict[str, Site], kernels: dict[str, str]) -> None:
+        self.name = name
+        self.nodes = nodes
+        self.symbols = sorted({n.symbol for n in nodes if n.target == "placeholder" and _SYMBOL.fullmatch(n.symbol)})
+        self.sites = sites
+        self.kernels = kernels
+        self.is_seen = True
+
+
+class Lowerings:
+    """Watches graphs being lowered, and hands each on with the module that was made of it."""
+
+    def __init__(self, tell: Callable[[ModuleType, LoweredGraph], None], failed: Callable[[Exception], None]) -> None:
+        """Begin; `tell` is called once a module was made, `failed` where inductor is not as it is known."""
+        self._tell = tell
+        self._failed = failed
+        self._patches: list[Patch] = []
+        self._has_cpp = False
+        self._copies: list[tuple[Any, Any]] = []  # that were made for the node that is lowered
+        self._made: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()  # by graph: what nodes were lowered to
+        self._sites: WeakKeyDictionary[Any, dict[str, Site]] = WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Begin to watch; inductor was imported."""
+        graph = sys.modules[LOWERING].GraphLowering
+        kernel = sys.modules[_IR].ExternKernel
+        self._patches = [
+            Patch(kernel, "copy_input", self._copy_input(kernel.copy_input)),
+            Patch(graph, "run_node", self._run_node(graph.run_node)),
+            Patch(graph, "compile_to_module", self._compile_to_module(graph.compile_to_module)),
+            *(_CacheOff(module, name) for module, name in _CACHES if hasattr(sys.modules.get(module), name)),
+        ]
+
+    def remove(self) -> None:
+        """Leave inductor as it was."""
+        patches, self._patches = self._patches, []
+        for patch in reversed(patches):
+            patch.undo()
+        self._has_cpp = False
+
+    def _run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(graph: Any, node: Any) -> Any:
+            self._copies.clear()
+            result = original(graph, node)
+            made = self._made.setdefault(graph, {})
+            made[node.name] = [result]
+            for source, copy in self._copies:
+                if copy is result:  # into the layout that its users want
+                    made[node.name].append(source)
+                else:  # of a view that it is given
+                    found = (name for name, known in made.items() if any(_is_same(source, one) for one in known))
+                    made.get(next(found, ""), []).append(copy)
+            return result
+
+        return run_node
+
+    def _copy_input(self, original: Callable[..., Any]) -> Any:
+        def copy_input(source: Any) -> Any:
+            copy = original(source)
+            self._copies.append((source, copy))
+            return copy
+
+        return staticmethod(copy_input)
+
+    def _compile_to_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_to_module(graph: Any) -> Any:
+            cpp = sys.modules.get(_CPP)
+            if cpp is not None and not self._has_cpp:
+                self._has_cpp = True
+                self._patches.append(
+                    Patch(cpp.KernelGroup, "call_kernel", self._call_kernel(cpp.KernelGroup.call_kernel))
+                )
+            module = original(graph)
+            try:
+                self._tell(module, self._lowered(graph))
+            except Exception as error:  # noqa: BLE001 - the program is compiled, whatever this makes of it
+                self._failed(error)
+            return module
+
+        return compile_to_module
+
+    def _call_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_kernel(group: Any, wrapper: Any, kernel: str) -> Any:
+            graph = sys.modules["torch._inductor.virtualized"].V.graph
+            try:
+                text, site = _site_of(graph, self._made.get(graph, {}), group, wrapper, kernel)
+                self._sites.setdefault(graph, {})[text] = site
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed(error)
+            return original(group, wrapper, kernel)
+
+        return call_kernel
+
+    def _lowered(self, graph: Any) -> LoweredGraph:
+        context = torch._guards.TracingContext.try_get()
+        names = getattr(context, "aot_graph_name", None) or ["graph"]
+        nodes = [_facts_of(node) for node in graph.module.graph.nodes if node.op != "output"]
+        codes = {name: code.replace(_NAME, "kernel") for code, name in graph.wrapper_code.src_to_kernel.items()}
+        found = LoweredGraph("_".join(map(str, names)), nodes, self._sites.pop(graph, {}), codes)
+        found.is_seen = not graph.cpp_wrapper
+        self._made.pop(graph, None)
+        return found
+
+
+class _CacheOff(Patch):
+    """A cache of compiled graphs that is not used for a while."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._config = sys.modules[module]
+        self._key = name
+        self._was = getattr(self._config, name)
+        setattr(self._config, name, False)
+
+    def undo(self) -> bool:
+        setattr(self._config, self._key, self._was)
+        return True
+
+
+def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> tuple[str, Site]:
+    """Return the text of a call, and what it is given and makes."""
+    buffers = _Buffers(graph, made, group.scheduled_nodes)
+    definitions, call_args, _ = group.args.cpp_argdefs()
+    names_in_place = {
+        one.inner_name: one.other_names for one in group.args.inplace_buffers.values() if hasattr(one, "inner_name")
+    }
+    arguments = []
+    for definition, given in zip(definitions, call_args, strict=True):
+        name = definition.split()[-1].lstrip("*")
+        if "*" not in definition:
+            arguments.append(Argument(name, "", "", is_read=True, is_written=False))
+            continue
+        is_written = not definition.startswith("const")
+        first = names_in_place.get(name, [given])[0]
+        is_read = (not is_written or name.startswith(_IN_OUT)) and not buffers.is_made_here(first)
+        writes = buffers.node_left_in(given) if is_written else ""
+        reads = " ".join(buffers.nodes_before(first)) if is_read else ""
+        read_as = buffers.geometry(first) if is_read and first != given else None
+        arguments.append(Argument(name, reads, writes, is_read, is_written, read_as))
+    text = f"{kernel}({', '.join(map(str, call_args))})"
+    facts = [_facts_of(node) for node in buffers.origins()]
+    module = next((one.module for one in facts if one.module), "")
+    frames = next((one.frames for one in facts if one.frames), ())
+    numbers = dict.fromkeys(node.meta["seq_nr"] for node in buffers.origins() if node.meta.get("seq_nr", -1) >= 0)
+    return text, Site(kernel, tuple(arguments), module, frames, tuple(numbers))
+
+
+class _Buffers:
+    """Which nodes have made what lies in the buffers of a graph, as one kernel sees them."""
+
+    def __init__(self, graph: Any, made: _Made, scheduled: list[Any]) -> None:
+        self._graph = graph
+        self._nodes = {node.name: node for node in graph.module.graph.nodes}
+        self._order = {name: place for place, name in enumerate(self._nodes)}
+        self._by_buffer: dict[str, list[str]] = {}
+        self._parts: dict[str, list[str]] = {}  # of buffers that are written in parts
+        for name, results in made.items():
+            is_input = name in self._nodes and self._nodes[name].op == "placeholder"
+            found = (buffer for result in results for buffer in _buffers_of(result))
+            for buffer in dict.fromkeys((name, *found) if is_input else found):
+                self._by_buffer.setdefault(buffer, []).append(name)
+            for part, node in _parts_of(self._nodes.get(name), results[0]):
+                self._by_buffer.setdefault(part, []).append(node)
+                self._parts.setdefault(results[0].data.data.name, []).append(part)
+        self._real: dict[str, str] = dict(graph.scheduler.mutation_real_name)
+        self._outputs = [buffer for node in scheduled for buffer in node.get_outputs()]
+        self._here = {buffer.get_name() for buffer in self._outputs}
+        self._origins = [node for buffer in self._outputs for node in buffer.node.get_origins()]
+
+    def is_made_here(self, buffer: str) -> bool:
+        parts = self._parts.get(buffer, [])
+        return buffer in self._here or (bool(parts) and self._here.issuperset(parts))
+
+    def origins(self) -> list[Any]:
+        """Return the nodes of the graph that the kernel is made of, the last first."""
+        known = {node for node in self._origins if node.name in self._order and node.op == "call_function"}
+        return sorted(known, key=lambda node: -self._order[node.name])
+
+    def geometry(self, buffer: str) -> Geometry:
+        layout = self._graph.get_buffer(buffer).get_layout()
+        size, stride = ([int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride))
+        return Geometry(size, stride)
+
+    def nodes_in(self, buffer: str) -> list[str]:
+        """Return the nodes whose results a buffer holds, before or after it was written in place."""
+        return self._by_buffer.get(buffer, [])
+
+    def nodes_before(self, buffer: str) -> list[str]:
+        """Return the nodes whose results a buffer may hold as the kernel begins."""
+        writes_in_place = any(self._real.get(name) == buffer for name in self._here)
+        left = self.node_left_in(buffer) if writes_in_place else ""
+        return [node for node in self.nodes_in(buffer) if node != left]
+
+    def node_left_in(self, buffer: str) -> str:
+        """Return the node whose result the kernel leaves in a buffer, "" where it is not known."""
+        last = next((one for one in reversed(self._outputs) if self._real_name(one) == buffer), None)
+        if last is None:
+            return ""
+        name = last.get_name()
+        writes_in_place = name in self._real
+        later = [one for one, real in self._real.items() if real == buffer and one not in self._here]
+        found = [] if later else self.nodes_in(name)
+        if not found and writes_in_place:
+            origins = {node.name for node in last.node.get_origins()}
+            found = [node for node in self.nodes_in(buffer) if node in origins and self._is_computed(node)]
+            found = found or self._copied_to(buffer)
+        if not found and later and not writes_in_place:
+            found = self._begun_with(buffer)
+        return max(found, key=lambda node: self._order.get(node, 0), default="")
+
+    def _real_name(self, output: Any) -> str:
+        name: str = output.get_name()
+        return self._real.get(name, name)
+
+    def _is_computed(self, name: str) -> bool:
+        return bool(self._nodes[name].op == "call_function")
+
+    def _copied_to(self, buffer: str) -> list[str]:
+        """Return the nodes that copy something to an input of the graph."""
+        copies = (node for node in self._nodes.values() if str(node.target).startswith("aten.copy_"))
+        return [node.name for node in copies if getattr(node.args[0], "name", None) == buffer]
+
+    def _begun_with(self, buffer: str) -> list[str]:
+        """Return what a buffer holds before something is scattered into it: the first argument of that node."""
+        writers = [self._nodes[name] for name in self.nodes_in(buffer) if self._is_computed(name)]
+        if len(writers) == 1 and writers[0].args and hasattr(writers[0].args[0], "name"):
+            return [writers[0].args[0].name]
+        return []
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    one, other = (getattr(item, "data", None) if type(item).__name__ == "TensorBox" else item for item in (one, other))
+    return one is other and one is not None
+
+
+def _buffers_of(result: Any) -> Iterator[str]:
+    """Yield the name of the buffer that holds what a node was lowered to, as it is; nothing of a view of one."""
+    box: Any = getattr(result, "data", None) if type(result).__name__ == "TensorBox" else result
+    if type(box).__name__ == "StorageBox":
+        name = getattr(box.data, "name", None)
+        if isinstance(name, str):
+            yield name
+
+
+def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str]]:
+    """Yield the buffers that the parts of a `cat` are written to, and the nodes whose results these are."""
+    kernel: Any = getattr(getattr(result, "data", None), "data", None)
+    if node is None or type(kernel).__name__ != "ConcatKernel" or not node.args:
+        return
+    items = node.args[0]
+    if len(items) == len(kernel.inputs):
+        for item, part in zip(items, kernel.inputs, strict=True):
+            if hasattr(part, "get_name"):
+                yield part.get_name(), item.name
+
+
+def _facts_of(node: Any) -> NodeFacts:
+    value = node.meta.get("val")
+    is_tensor = isinstance(value, torch.Tensor)
+    symbol = str(value.node.expr) if isinstance(value, (torch.SymInt, torch.SymFloat)) else ""
+    target = node.op
+    if node.op == "call_function":
+        is_op = isinstance(node.target, torch._ops.OpOverload)
+        target = node.target.name() if is_op else _path_of(node.target)
+    return NodeFacts(
+        node.name,
+        target,
+        node.args,
+        node.kwargs,
+        [size if type(size) is int else str(size) for size in value.shape] if is_tensor else None,
+        value.dtype if is_tensor else None,
+        symbol,
+        _module_of(node),
+        tuple(_frames_of(node.meta.get("stack_trace") or "")),
+    )
+
+
+def _path_of(function: Any) -> str:
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return f"higher_order::{function.name()}"
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+
+
+def _module_of(node: Any) -> str:
+    """Return the path of the module that a node is of, in backward that of its forward."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    innermost = next(reversed(stack.values()), ("",))[0] if stack else ""
+    path = re.sub(r"_modules\['(\w+)'\]|\['?(\w+)'?\]", r".\1\2", _ROOT_MODULE.sub("", innermost))
+    return path.replace("..", ".").strip(".")
+
+
+def _frames_of(trace: str) -> Iterator[TracedFrame]:
+    for line in trace.splitlines():
+        found = _FRAME.fullmatch(line)
+        if found is not None:
+            yield TracedFrame(found[1], int(found[2]), found[3])
