@@ -147,7 +147,8 @@ class DumpConfig:
         exclude_ops: leave out calls that match one of these.
         modules: record only calls inside modules whose path matches one of these globs.
         stacks: record the source stack of calls.
-        argv: keep the program's command line in ``run.json``, without the values of options that are named as secrets.
+        argv: keep the program's command line in ``run.json``, and the variables of the environment that matter; values
+            of what is named as a secret are left out.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
         trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first

@@ -20,6 +20,7 @@ from ..store.records import FORMAT_VERSION, Note
 from ..store.run_json import RunFile, ranges_of
 from ..store.writing.settings import WriterSettings
 from ..store.writing.writer import Writer
+from ..variables import variables_that_matter
 from . import IS_COMPILED
 from .control import Control
 from .data.host_memory import host_memory
@@ -30,7 +31,11 @@ from .pulse import PulseWriter
 from .torch_internals.quiet import without_torch_functions
 from .torch_threads import TEAM_END, bell_for_program
 
-_PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
+_PACKAGES = (
+    *("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "triton", "flash_attn", "xformers", "apex"),
+    *("transformers", "accelerate", "lightning", "deepspeed", "peft", "trl", "diffusers", "datasets", "tokenizers"),
+    *("torchvision", "torchaudio", "torchtitan", "transformer_engine", "bitsandbytes", "megatron-core", "mindspeed"),
+)
 
 
 class Run:
@@ -147,7 +152,8 @@ def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict
             "devices": _devices(),
             "computing": how_devices_compute(),
             "threads": torch.get_num_threads(),
-            **({"command": without_secrets(sys.argv)} if config.argv else {}),
+            "seed": torch.initial_seed(),
+            **({"command": without_secrets(sys.argv), "variables": variables_that_matter()} if config.argv else {}),
             "config": config.as_dict(),
         }
 

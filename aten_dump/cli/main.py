@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "config": "Check, convert or begin a config file, also msprobe's and MindSpore's.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
-    "env": "Versions and devices of this machine, for a report of a bug.",
+    "env": "Versions and devices of this machine or of a run; what two runs differ in.",
 }
 
 _FOLDERS: Final = {  # of commands that are not in `commands` itself

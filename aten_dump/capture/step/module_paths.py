@@ -63,6 +63,10 @@ class ModulePaths:
         shards = [known for known in (self._parameters or {}).values() if known.is_subclass]
         return [(known.path, tensor) for known in shards if (tensor := known.reference()) is not None]
 
+    def models(self) -> list[nn.Module]:
+        """Return the models that are known and alive."""
+        return [model for reference, _ in self._roots if (model := reference()) is not None]
+
     def trainable(self) -> list[str]:
         """Return the names of the parameters that require grad."""
         known = (self._parameters or {}).values()
