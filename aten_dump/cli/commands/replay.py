@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -93,15 +96,8 @@ def command(
       aten-dump replay dump --all --jobs 8
       aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
-    if everything and (name, step, rank, emit) != (None, None, None, None):
-        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
-    if is_shared_out(jobs) and not everything:
-        raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
-    if times is None and form != "text":
-        raise click.UsageError("--format json goes with --repeat")
-    if times is not None and (everything or emit is not None):
-        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
-    judged = None if dtype == "recorded" else torch.float64
+    shared_out = is_shared_out(jobs)
+    _check_options((name, step, rank, emit), everything=everything, shared_out=shared_out, times=times, form=form)
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
@@ -111,20 +107,36 @@ def command(
         calls = opened if name is None else _aten_calls(opened[name])
         with count_progress("running") as update:
             _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
-        return
-    if emit is None and name is None and not len(opened.calls):
-        echo(f"{opened.where} has no calls: nothing was to be replayed")
-        return
-    if emit is not None:
+    elif emit is not None:
         _emit(opened, name, emit, allow_ops)
-        return
+    elif name is None and not len(opened.calls):
+        echo(f"{opened.where} has no calls: nothing was to be replayed")
+    else:
+        judged = None if dtype == "recorded" else torch.float64
+        run = partial(replay, device=device, dtype=judged, allow_ops=allow_ops)
+        _exit([_print_replay(shown, name, run, line_limit(limit, default=20))], dtype)
+
+
+def _print_replay(shown: Place, name: str | None, run: Callable[..., Replay], most: int | None) -> Replay:
+    """Replay one step and rank, or the ops of one of its calls; print what was found, and return it."""
     others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
     lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
-        calls = opened if name is None else _aten_calls(opened[name])
-        found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
-    _print(found, lines, line_limit(limit, default=20))
-    _exit([found], dtype)
+        found = run(shown.rank if name is None else _aten_calls(shown.rank[name]), progress=update)
+    _print(found, lines, most)
+    return found
+
+
+def _check_options(one: tuple[Any, ...], *, everything: bool, shared_out: bool, times: int | None, form: str) -> None:
+    """Check that options go together; `one` are those for one call, step or rank: NAME, --step, --rank, --emit."""
+    if everything and any(option is not None for option in one):
+        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
+    if shared_out and not everything:
+        raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
+    if times is None and form != "text":
+        raise click.UsageError("--format json goes with --repeat")
+    if times is not None and (everything or one[-1] is not None):
+        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
 
 
 def _print(found: Replay, others: list[str], most: int | None) -> None:
