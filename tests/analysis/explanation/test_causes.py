@@ -304,7 +304,7 @@ def test_an_epsilon_is_named_and_not_what_divides_by_the_sum(tmp_path: Path) -> 
         model = nn.Linear(8, 4)
         optimizer = torch.optim.Adam(model.parameters(), eps=epsilon)
         with DumpMode(DumpConfig(path=path, data="tensor"), model=model):
-            (model(torch.randn(6, 8)) * 5).square().sum().backward()
+            (model(torch.randn(6, 8) * torch.tensor([1e-4, *[1.0] * 7]))).square().sum().backward()
             optimizer.step()
         return path
 
