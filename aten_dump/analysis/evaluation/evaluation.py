@@ -601,7 +601,7 @@ class Evaluation:
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
         contents = sign(tensor).contents
-        if not self._leads:
+        if not self._leads and not self._jitter:  # what is moved a little must not choose otherwise for that
             found = self._shared.choices.get(contents)
             if found is not None:
                 return laid(found, tensor) if found.shape == tensor.shape else found.clone()
