@@ -20,7 +20,17 @@ from tests.checkout import ROOT
 PACKAGE = ROOT / "aten_dump"
 ROOT = PACKAGE.name
 
-LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files", "plain_text", "patterns", "yaml_text", "variables"}
+LEAVES = {
+    "errors",
+    "config",
+    "geometry",
+    "torch_names",
+    "whole_files",
+    "plain_text",
+    "patterns",
+    "yaml_text",
+    "variables",
+}
 READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {

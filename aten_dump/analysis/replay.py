@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
-from ..dump import Call, Dump, RankDump, Step, open_dump
+from ..dump import Call, Dump, RankDump, Step, open_dump, rank_at, run_at
 from ..dump.wholeness import lacks_with
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ..store.damage_seen import damage_seen
@@ -161,7 +161,8 @@ def replay_all(
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)
     path, allowed = str(dump.path), allowed_patterns(allow_ops)
-    places = [_Place(path, rank.step, rank.rank, device, casts, allowed) for rank in dump.all_ranks() if has_ops(rank)]
+    ranks = [rank for rank in dump.all_ranks() if has_ops(rank.anew())]
+    places = [_Place(path, rank.step, rank.rank, device, casts, allowed) for rank in ranks]
     return each_rank(_replay_place, places, executor, progress)
 
 
@@ -180,7 +181,7 @@ class _Place(NamedTuple):
 
 
 def _replay_place(place: _Place) -> Replay:
-    rank = open_dump(place.path).rank(place.step, place.rank)
+    rank = rank_at(place.path, place.step, place.rank)
     dtype = torch.float64 if place.casts else None
     found: Replay = replay(rank, device=place.device, dtype=dtype, allow_ops=place.allow_ops)
     return found
@@ -237,10 +238,7 @@ def threads_of(rank: RankDump) -> Iterator[None]:
 
 def _recorded_threads(rank: RankDump) -> int | None:
     root = rank.directory.parent.parent
-    try:
-        threads = open_dump(root).run.get("threads")
-    except AtenDumpError:  # the folder of one rank, copied away from its dump
-        return None
+    threads = run_at(root).get("threads")  # none for the folder of one rank, copied away from its dump
     return threads if isinstance(threads, int) and 0 < threads < 4096 else None
 
 

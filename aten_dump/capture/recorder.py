@@ -97,10 +97,12 @@ class StepRecorder:
             else:
                 self._runs.come_back()
 
-    def kernels_unseen(self) -> None:
-        """Compiled code runs kernels that are not recorded: trust no memory that it writes, in this step."""
+    def kernels_unseen(self, name: str = "") -> None:
+        """Compiled code runs a kernel that is not recorded: trust no memory that such code writes, in this step."""
         with self.step.here.state.own:
             self.step.threads.doubts = True
+            if name:
+                self.step.coverage.add("kernels_unseen", name)
 
     def callback_ran(self, before: dict[int, int]) -> None:
         """A callback of a future has run, perhaps on a thread where nothing is seen: it may have written anything."""

@@ -373,6 +373,39 @@ class Evaluation:
             self._number_again(self.flow.rank.value_by_id(number))
         self._number_left()
 
+    def trace(self, numbers: dict[int, int], made: dict[Key, tuple[int, ...]], fresh: Iterator[int]) -> bool:
+        """Number values by which calls made them of what, and not by their contents.
+
+        Args:
+            numbers: of sources, by id; takes those of what calls make. Sources that are not in it have their contents'.
+            made: the numbers of what calls make, by key; of both sides.
+            fresh: numbers that nothing has.
+
+        Returns:
+            False where memory says what a value is, and no call does.
+        """
+        storages = {self.flow.rank.value_by_id(number).storage for number in numbers}
+        for plan in self._step.plans:
+            for _, value in plan.reads if plan.is_run else ():
+                if value.id not in numbers:
+                    known = self.numbers.get(value.id)
+                    if known is None or value.storage in storages or self.flow.maker(value) is not None:
+                        return False
+                    numbers[value.id] = -1 - known
+            values = [item for _, item in plan.recorded if isinstance(item, Value)] if plan.is_run else []
+            if plan.is_keyed:
+                key = plan.key(numbers, self._literals)
+                found = made.get(key)
+                if found is None or len(found) != len(values):
+                    found = made[key] = tuple(next(fresh) for _ in values)
+            else:  # it is what was recorded, whatever it was given
+                if any(value.id not in self.numbers for value in values):
+                    return False
+                found = tuple(-1 - self.numbers[value.id] for value in values)
+            for value, number in zip(values, found, strict=True):
+                numbers.setdefault(value.id, number)
+        return True
+
     def _number_again(self, value: Value) -> int:
         found = self.numbers.get(value.id)
         if found is None:
@@ -568,7 +601,7 @@ class Evaluation:
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
         contents = sign(tensor).contents
-        if not self._leads:
+        if not self._leads and not self._jitter:  # what is moved a little must not choose otherwise for that
             found = self._shared.choices.get(contents)
             if found is not None:
                 return laid(found, tensor) if found.shape == tensor.shape else found.clone()

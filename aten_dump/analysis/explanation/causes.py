@@ -354,6 +354,8 @@ class Causes:
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
             return special
+        if (makers := self._made_otherwise(first, other)) is not None:
+            return self._same_op(*makers)
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
@@ -402,6 +404,23 @@ class Causes:
                 makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
                 if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
                     return makers  # type: ignore[return-value]
+        return None
+
+    def _made_otherwise(self, first: Call, other: Call) -> tuple[Call, Call] | None:
+        """Return the calls that made what two calls read, if they were given other arguments.
+
+        What they made may be the same but for a hair, as what an optimizer's epsilon is added to, and not what is
+        made of it.
+        """
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot not in theirs:
+                continue
+            makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
+            if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
+                continue
+            if any(one.dtypes is None for one in argument_differences(makers[0], makers[1])):
+                return makers[0], makers[1]
         return None
 
     def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:

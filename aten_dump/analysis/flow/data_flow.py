@@ -12,6 +12,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ class DataFlow:
         self._wrapped = wrapped
         self.facts: dict[Any, Any] = {}  # what `once_per_flow` keeps
         self._reads: dict[int, Slots] = {}
+        self._by_item: dict[int, dict[int, Slots]] = {}
         self._results: dict[int, Slots] = {}
         self._made_by: dict[int, Call | None] = {}
 
@@ -164,8 +166,19 @@ class DataFlow:
     def behind(self, call: Call, slot: str) -> Slots:
         """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""
         item = item_of(call.op, slot)
-        read = self.reads(call)
-        return read if item is None else [(name, v) for name, v in read if item_of(call.op, name) in (None, item)]
+        return self.reads(call) if item is None else self._reads_of_items(call)[item]
+
+    def _reads_of_items(self, call: Call) -> dict[int, Slots]:
+        """Return the inputs of each item of an op on lists, those of all items among them."""
+        found = self._by_item.get(call.id)
+        if found is None:
+            reads = [(item_of(call.op, slot), slot, value) for slot, value in self.reads(call)]
+            common = [(slot, value) for item, slot, value in reads if item is None]
+            found = self._by_item[call.id] = defaultdict(common.copy)
+            for item, slot, value in reads:
+                if item is not None:
+                    found[item].append((slot, value))
+        return found
 
     def before(self, call: Call, value: Value) -> list[Value]:
         """Return what memory was before a call wrote to a part of it: what it wrote to, and what a value sees there."""

@@ -65,7 +65,8 @@ def read_traces(files: Sequence[str | Path]) -> Traces:
             raise FormatError(f"{file} is no trace of a flight recorder that is known here: {error!r}") from error
     open_: list[OpenMeeting] = []
     apart: list[Disagreement] = []
-    for key, ranks in by_key.items():
+    for named, ranks in by_key.items():
+        key = named if named.ranks else named._replace(ranks=tuple(sorted(ranks)))
         open_ += _open(key, ranks)
         apart += _apart(key, ranks)
     return Traces(tuple(sorted(open_, key=lambda meeting: meeting.since_unix_ns)), tuple(apart))
@@ -107,7 +108,7 @@ def _meet_of(entry: Mapping[str, Any], rank: int, groups: Mapping[str, Any]) -> 
     ended = entry.get("state") == "completed" or bool(entry.get("retired"))
     frame = next(iter(_frames(entry)), "")
     number = int(entry["p2p_seq_id" if is_message else "collective_seq_id"])
-    ranks = _ranks_of(groups.get(name)) or (rank,)
+    ranks = _ranks_of(groups.get(name))  # gloo does not name the group there: then those that have traces of it
     return Meet(
         Key(name, ranks, "flight recorder" if is_message else None), rank, 0, number,
         " ".join((op, *(shapes if alike else ()))), " ".join((op, *shapes)), ended, int(entry["time_created_ns"]), 0,

@@ -116,7 +116,7 @@ def _life(rank: int, kind: Kind, error: str, known: tuple[Pulse | None, BegunSte
         kind=kind,
         step=None if step is None else step.step,
         seen_unix_ns=sign,
-        error=error.partition("\n")[0][:_MOST_TEXT],
+        error=error.partition("\n")[0].rstrip(": ")[:_MOST_TEXT],
         line=line,
         inside="" if kind in ("raised", "exited") else inside,
         module="" if step is None else step.module,

@@ -97,7 +97,7 @@ class CompiledKernels:
         """A graph was compiled: replace what its module calls."""
         scope = module.__dict__
         if not graph.is_seen or scope.get(_ALLOCATES) is None:
-            self._replace(scope, "call", self._unknown(scope["call"]))
+            self._replace(scope, "call", self._unknown(graph.name, scope["call"]))
             return
         self._names[graph.name] += 1
         again = self._names[graph.name]
@@ -111,16 +111,16 @@ class CompiledKernels:
     def _add_unknown(self, scope: dict[str, Any]) -> None:
         for name, found in list(scope.items()):
             if name.startswith(_GENERATED) and callable(found):
-                self._replace(scope, name, self._unknown(found))
+                self._replace(scope, name, self._unknown(name, found))
 
-    def _unknown(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _unknown(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a kernel of which nothing is known."""
 
         @runs_program
         def run(*args: Any, **kwargs: Any) -> Any:
             recorder = self._watch.recorder
             if recorder is not None:
-                recorder.kernels_unseen()
+                recorder.kernels_unseen(name)
             return kernel(*args, **kwargs)
 
         return run
@@ -190,18 +190,18 @@ class _RecordedGraph:
             frame = sys._getframe(1)
             site = self._sites.get(frame.f_lineno)
             if site is None or site.site.kernel != name:
-                recorder.kernels_unseen()
+                recorder.kernels_unseen(name)
                 return kernel(*args)
-            given, named = site.split(args, thread, frame)
-            op = site.begin(recorder, thread, given, named)
+            begun = site.begin(recorder, thread, args, frame)
+            if begun is None:
+                return kernel(*args)
+            op, given, named = begun
             try:
                 result = kernel(*args)
             except BaseException as error:
-                if op is not None:
-                    op.end(given, named, None, error)
+                op.end(given, named, None, error)
                 raise
-            if op is not None:
-                op.end(given, named, None, None)
+            op.end(given, named, None, None)
             return result
 
         return run
@@ -222,28 +222,29 @@ class _RecordedSite:
         name = CallName(f"inductor::{site.kernel}.{overload}", "Kernel", site.kernel)
         self.plan = OpPlan(name, (*names, _OUT), ((_NOWHERE, _OUT),), None, undefined_output=False)
 
-    def split(
-        self, args: tuple[Any, ...], thread: ThreadState, frame: FrameType
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what a kernel reads of its arguments, and by name what it writes and the sizes of its graph."""
-        symbols = self._graph.graph.symbols
-        sizes = {name: frame.f_locals.get(name) for name in symbols} if symbols else {}
-        given = [args[at] for at in self._given]
-        for place, geometry in self._read_as:
-            with thread.own:
-                given[place] = geometry.of(given[place], sizes)
-        return tuple(given), {_OUT: [args[at] for at in self._out], **sizes}
-
     def begin(
-        self, recorder: StepRecorder, thread: ThreadState, given: tuple[Any, ...], named: dict[str, Any]
-    ) -> WatchedOp | None:
-        """Record what a kernel is given; it is about to run."""
+        self, recorder: StepRecorder, thread: ThreadState, args: tuple[Any, ...], frame: FrameType
+    ) -> tuple[WatchedOp, tuple[Any, ...], dict[str, Any]] | None:
+        """Record what a kernel is given, which is about to run.
+
+        Returns:
+            The call, what the kernel reads of its arguments, and by name what it writes and the sizes of its graph;
+            None where the recorder failed.
+        """
         try:
             entry = recorder.ops.entry_made(self, self._new_entry)
+            symbols = self._graph.graph.symbols
+            sizes = frame.f_locals if symbols else {}
+            given = [args[at] for at in self._given]
+            for place, geometry in self._read_as:
+                with thread.own:
+                    given[place] = geometry.of(given[place], sizes)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)
             return None
-        return watch(recorder.ops, thread, entry, given, named)
+        named = {_OUT: [args[at] for at in self._out], **{name: sizes.get(name) for name in symbols}}
+        op = watch(recorder.ops, thread, entry, tuple(given), named)
+        return None if op is None else (op, tuple(given), named)
 
     def _new_entry(self, recorder_ops: Any) -> OpEntry:
         """Write to a step what the kernel computes."""

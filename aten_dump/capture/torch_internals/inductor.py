@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -64,14 +64,16 @@ class Geometry(NamedTuple):
     size: list[Any]
     stride: list[Any]
 
-    def of(self, tensor: torch.Tensor, sizes: dict[str, Any]) -> torch.Tensor:
+    def of(self, tensor: torch.Tensor, sizes: Mapping[str, Any]) -> torch.Tensor:
         """Return the memory of a tensor as this buffer, where sizes have these values."""
         size, stride = ([_number(one, sizes) for one in part] for part in self)
         return tensor.as_strided(size, stride, tensor.storage_offset())
 
 
-def _number(expression: Any, sizes: dict[str, Any]) -> int:
-    return expression if type(expression) is int else int(expression.subs(sizes))
+def _number(expression: Any, sizes: Mapping[str, Any]) -> int:
+    if type(expression) is int:
+        return expression
+    return int(expression.xreplace({symbol: sizes[symbol.name] for symbol in expression.free_symbols}))
 
 
 class Argument(NamedTuple):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import click
 import torch
 
-from ...analysis.repeat import repeat
+from ...analysis.repeat import Repeated, repeat
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
@@ -29,9 +31,7 @@ from ..options import (
     place_options,
 )
 from ..places import Place
-from ..workers import jobs_option, workers
-
-_JUDGED: Final = {"recorded": None, "float64": torch.float64}
+from ..workers import is_shared_out, jobs_option, workers
 
 
 @click.command("replay")
@@ -96,39 +96,47 @@ def command(
       aten-dump replay dump --all --jobs 8
       aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
-    _refuse(everything, jobs, times, form, (name, step, rank, emit))
+    shared_out = is_shared_out(jobs)
+    _check_options((name, step, rank, emit), everything=everything, shared_out=shared_out, times=times, form=form)
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
     shown = Place(dump, step, rank, err=form != "text")
     opened = shown.rank
-    if emit is None and name is None and not len(opened.calls):
-        echo(f"{opened.where} has no calls: nothing was to be replayed")
-        return
-    if emit is not None:
-        _emit(opened, name, emit, allow_ops)
-        return
-    others = _others(shown, name)
-    calls = opened if name is None else _aten_calls(opened[name])
     if times is not None:
-        _repeat(calls, times, device, allow_ops, form)
-        return
+        calls = opened if name is None else _aten_calls(opened[name])
+        with count_progress("running") as update:
+            _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
+    elif emit is not None:
+        _emit(opened, name, emit, allow_ops)
+    elif name is None and not len(opened.calls):
+        echo(f"{opened.where} has no calls: nothing was to be replayed")
+    else:
+        judged = None if dtype == "recorded" else torch.float64
+        run = partial(replay, device=device, dtype=judged, allow_ops=allow_ops)
+        _exit([_print_replay(shown, name, run, line_limit(limit, default=20))], dtype)
+
+
+def _print_replay(shown: Place, name: str | None, run: Callable[..., Replay], most: int | None) -> Replay:
+    """Replay one step and rank, or the ops of one of its calls; print what was found, and return it."""
+    others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
+    lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
-        found: Replay = replay(calls, device=device, dtype=_JUDGED[dtype], allow_ops=allow_ops, progress=update)
-    _print(found, others, line_limit(limit, default=20))
-    _exit([found], dtype)
+        found = run(shown.rank if name is None else _aten_calls(shown.rank[name]), progress=update)
+    _print(found, lines, most)
+    return found
 
 
-def _refuse(everything: bool, jobs: int, times: int | None, form: str, given: tuple[object, ...]) -> None:
-    """Refuse options that exclude each other; `given` are name, step, rank and emit."""
-    if everything and given != (None, None, None, None):
+def _check_options(one: tuple[Any, ...], *, everything: bool, shared_out: bool, times: int | None, form: str) -> None:
+    """Check that options go together; `one` are those for one call, step or rank: NAME, --step, --rank, --emit."""
+    if everything and any(option is not None for option in one):
         raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
-    if jobs > 1 and not everything:
-        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
-    if times is not None and (everything or given[-1] is not None):
-        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
+    if shared_out and not everything:
+        raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
     if times is None and form != "text":
         raise click.UsageError("--format json goes with --repeat")
+    if times is not None and (everything or one[-1] is not None):
+        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
 
 
 def _print(found: Replay, others: list[str], most: int | None) -> None:
@@ -141,15 +149,7 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
         print_lines(what_next(found))
 
 
-def _others(shown: Place, name: str | None) -> list[str]:
-    if name is not None:
-        return [*shown.other_steps(name)]
-    return [shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"]
-
-
-def _repeat(calls: RankDump | list[Call], times: int, device: str, allow_ops: tuple[str, ...], form: str) -> None:
-    with count_progress("running") as update:
-        found = repeat(calls, times, device=device, allow_ops=allow_ops, progress=update)
+def _print_repeated(found: Repeated, form: str) -> None:
     if form == "json":
         echo(json.dumps(found.to_json(), indent=1))
     else:
@@ -166,12 +166,11 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
     """Replay all steps and ranks, and say which have no ops."""
     opened = open_all(dump)
     end_if_never_fired(opened)
+    judged = None if dtype == "recorded" else torch.float64
     unfinished = ""
     with workers(jobs) as executor, count_progress("replaying") as update:
         try:
-            replays = replay_all(
-                opened, executor, device=device, dtype=_JUDGED[dtype], allow_ops=allow_ops, progress=update
-            )
+            replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
         except UnfinishedError as error:
             replays, unfinished = error.done, str(error)
     for each in replays:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ X = torch.linspace(-2, 2, 60).view(5, 12)
 
 def evaluated(recording: Any, **options: Any) -> Evaluation:
     rank = recording if hasattr(recording, "calls") else recording.step(0).rank(0)
-    found = Evaluation(EvaluatedStep(DataFlow(rank, "aten"), ()), Shared(), leads=True, **options)
+    found = Evaluation(EvaluatedStep(DataFlow(rank, "aten"), ()), Shared(), **{"leads": True, **options})
     found.run()
     return found
 
@@ -129,3 +131,17 @@ def test_the_largest_number_of_the_dtype_of_the_program_stands_for_infinity(reco
     ]
     assert abs(found[0].norm - found[1].norm) < 1e-3 * found[0].norm, "but for what x is rounded to"
     assert abs(found[0].norm - found[2].norm) > 0.1 * found[0].norm
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_is_moved_to_measure_rounding_chooses_as_it_did(leads: bool, record: Callable[..., Any]) -> None:
+    """The backward of a maximum divides by how many elements are equal to it: by 0, if none is any more."""
+    groups = torch.tensor([0, 1, 0, 1, 0])[:, None].expand(5, 12)
+
+    def program() -> None:
+        x = X.clone().requires_grad_()
+        (x * 3).new_zeros(2, 12).scatter_reduce(0, groups, x * 3, "amax", include_self=False).square().sum().backward()
+
+    recording = record(program)
+    noise = evaluated(recording, leads=leads).noise_beside(evaluated(recording, leads=leads, jitter=JITTER))
+    assert noise and all(math.isfinite(one) for one in noise.values())

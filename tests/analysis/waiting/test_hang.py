@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +21,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from aten_dump import DumpConfig, DumpMode, FormatError, MissingDataError, hang
 from aten_dump.analysis.hang import Hang
 from aten_dump.cli.main import main
+from tests.checkout import ROOT
 from tests.forked import start
 
-PROGRAM = Path(__file__).parent / "waiting" / "hanging_program.py"
+PROGRAM = Path(__file__).parent / "hanging_program.py"
 WORLD = 4
 Found = Callable[[Hang], bool]
 
@@ -136,10 +138,17 @@ def test_a_rank_that_goes_on_is_slow_and_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_ranks_are_in_a_step_that_is_not_recorded(tmp_path: Path) -> None:
+    lines = [f"{PROGRAM.name}:{line_of('reduce', 'dist.all_reduce')} "] * 3
+    lines.append(f"{PROGRAM.name}:{line_of('sleep', 'time.sleep')} ")
+
+    def are_there(result: Hang) -> bool:
+        return len(result.ranks) == WORLD and all(
+            line in life.line for line, life in zip(lines, result.ranks, strict=True)
+        )
+
     with running(tmp_path, "unrecorded"):
-        line = f"{PROGRAM.name}:{line_of('sleep', 'time.sleep')} "
-        found = wait_for(tmp_path, lambda result: len(result.ranks) == WORLD and line in result.ranks[3].line)
-    assert found.exit_code == 2 and f"{PROGRAM.name}:{line_of('reduce', 'dist.all_reduce')} " in found.ranks[0].line
+        found = wait_for(tmp_path, are_there)
+    assert found.exit_code == 2
     assert "not recorded" in found.answer()
 
 
@@ -253,3 +262,20 @@ def test_traces_of_the_flight_recorder_are_read_and_nothing_in_them_is_run(tmp_p
     with pytest.raises(FormatError, match=r"trace_1 is no trace .*system"):
         hang(path, flight_recorder=files)
     assert not marker.exists()
+
+
+def test_what_the_guide_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(dump: DumpMode, rank: int) -> None:
+        dist.all_reduce(torch.ones(4))
+        dump.step()
+
+    recorded(tmp_path / "dump", 2, step)
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "guide" / "a-run-that-hangs.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, "guide", "exec"), {})
+    commands = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("aten-dump hang")]
+    assert len(commands) == 5
+    for _, *arguments in commands:
+        wanted = 2 if "--flight-recorder" in arguments else 0  # there are no such traces here
+        assert CliRunner().invoke(main, arguments).exit_code == wanted, arguments

@@ -1,0 +1,86 @@
+"""A kernel that a compiler got wrong is named, by itself and beside the program as written; honest ones agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
+from aten_dump.analysis.rerun.kernel_ops import _OWN
+from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
+
+pytestmark = [
+    pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
+    pytest.mark.skipif(not compiles_alike_under_modes, reason="this torch compiles otherwise under a mode"),
+]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.other(torch.relu(self.one(x))).softmax(-1)
+        return found
+
+
+def _trained(path: Path, *, compiled: bool, bug: str | None = None) -> str:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Net()
+    forward = torch.compile(model) if compiled else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
+    with (
+        torch._inductor.config.patch({"cpp.inject_relu_bug_TESTING_ONLY": bug}),
+        DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels"), model=model),
+    ):
+        (forward(x) * torch.arange(8.0)).square().mean().backward()
+        optimizer.step()
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("kernels")
+    return {
+        "eager": _trained(root / "eager", compiled=False),
+        "compiled": _trained(root / "compiled", compiled=True),
+        "wrong": _trained(root / "wrong", compiled=True, bug="accuracy"),  # a fault that inductor has for its own tests
+    }
+
+
+def test_replay_names_the_kernel(dumps: dict[str, str]) -> None:
+    assert not replay(open_dump(dumps["compiled"])).suspects
+    (suspect,) = replay(open_dump(dumps["wrong"])).suspects
+    assert suspect.name == "Kernel.cpp_fused_relu_0.0.forward"
+    assert __file__ in suspect.source
+
+
+@pytest.mark.parametrize("order", ["as given", "turned round"])
+def test_compiled_code_agrees_with_the_program_as_written(dumps: dict[str, str], order: str) -> None:
+    sides = ("compiled", "eager") if order == "as given" else ("eager", "compiled")
+    found = compare(*(dumps[side] for side in sides))
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("baseline", ["eager", "compiled"])
+def test_compare_names_the_kernel(dumps: dict[str, str], baseline: str) -> None:
+    found = compare(dumps["wrong"], dumps[baseline])
+    assert found.exit_code == 1
+    assert "First cause: Kernel.cpp_fused_relu_0.0.forward" in found.answer()
+
+
+def test_random_numbers_are_those_of_the_compiler() -> None:
+    """What a kernel makes of a seed is checked bit by bit: against torch's own Philox, as its header has it."""
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(fx_graph_cache=False):
+        torch.manual_seed(0)
+        found = torch.compile(lambda x: torch.rand_like(x))(torch.ones(100))
+        torch.manual_seed(0)
+        seed = torch.empty(1, dtype=torch.int64).random_(-(1 << 63), None)
+    assert torch.equal(_OWN["prims::inductor_random"]([100], seed[0], "rand"), found)
