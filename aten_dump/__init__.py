@@ -15,8 +15,10 @@ from .config import DumpConfig
 from .errors import AtenDumpError, CaptureError, ConfigError, FormatError, MissingDataError, ReplayError, StoreError
 
 if TYPE_CHECKING:
+    from .analysis.check import check
     from .analysis.compare import compare
     from .analysis.compare_at import compare_at
+    from .analysis.hang import hang
     from .analysis.replay import replay
     from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
@@ -41,8 +43,10 @@ __all__ = [
     "Step",
     "StoreError",
     "Value",
+    "check",
     "compare",
     "compare_at",
+    "hang",
     "open_dump",
     "replay",
     "stop_all",
@@ -53,9 +57,11 @@ __all__ = [
 _LAZY = dict.fromkeys(("Call", "Dump", "RankDump", "Step", "Value", "open_dump"), "dump") | dict.fromkeys(
     ("DumpMode", "stop_all"), "capture.mode"
 )
+_LAZY["check"] = "analysis.check"
 _LAZY["replay"] = "analysis.replay"
 _LAZY["compare"] = "analysis.compare"
 _LAZY["compare_at"] = "analysis.compare_at"
+_LAZY["hang"] = "analysis.hang"
 _LAZY["weights"] = "analysis.weights"
 
 

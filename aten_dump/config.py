@@ -147,7 +147,8 @@ class DumpConfig:
         exclude_ops: leave out calls that match one of these.
         modules: record only calls inside modules whose path matches one of these globs.
         stacks: record the source stack of calls.
-        argv: keep the program's command line in ``run.json``, without the values of options that are named as secrets.
+        argv: keep the program's command line in ``run.json``, and the variables of the environment that matter; values
+            of what is named as a secret are left out.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
         sample: keep only the first so many elements of a tensor's bytes; None keeps all.
         trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
@@ -168,7 +169,7 @@ class DumpConfig:
         on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
         overwrite: replace an existing dump at `path`.
         dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
-            also its bytes are the same, which finds writes that no op tells of (numpy, hand-launched kernels) at the
+            also its bytes are the same, which finds writes without an op (numpy, hand-launched kernels) at the
             cost of hashing every tensor whenever it is seen.
         compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
             their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels

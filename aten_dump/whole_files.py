@@ -43,7 +43,8 @@ def refuse_to_replace_part_of(dumps: Iterable[Path], path: str | os.PathLike[str
     """See that a file or folder to be written is not a dump, whole or in part, and does not hold one.
 
     Args:
-        dumps: what is read to write it.
+        dumps: what is read to write it. Of these nothing at all is replaced; of any other dump, no file that the
+            recorder wrote.
         path: where it is to be written. A new file beside those of a dump is none of it.
 
     Raises:
@@ -52,10 +53,21 @@ def refuse_to_replace_part_of(dumps: Iterable[Path], path: str | os.PathLike[str
     if not os.path.lexists(path):
         return
     place = Path(path).resolve()
+    if _is_recorded(place):
+        raise ConfigError(f"{path} is a dump, or a file of one: name a place outside the dump")
     for dump in dumps:
         source = dump.resolve()
         if place.is_relative_to(source) or source.is_relative_to(place):
             raise ConfigError(f"{path} is the dump {dump}, holds it or lies in it: name a place outside the dump")
+
+
+def _is_recorded(place: Path) -> bool:
+    """Return True for a dump, a step or rank of one, its run.json, and each file beside an index."""
+    if place.is_dir():
+        layouts = ("index.msgpack", "rank*/index.msgpack", "step*/rank*/index.msgpack")
+        return any(next(place.glob(layout), None) for layout in layouts)
+    beside = "step*/rank*/index.msgpack" if place.name == "run.json" else "index.msgpack"
+    return next(place.parent.glob(beside), None) is not None
 
 
 @contextmanager

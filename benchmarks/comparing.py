@@ -1,21 +1,24 @@
 """What comparing costs, over what recording both sides costs.
 
-    python -m benchmarks.comparing                    all programs, some ten minutes
+    python -m benchmarks.comparing                    all programs, half an hour
     python -m benchmarks.comparing qwen3 width        those whose names have one of these words
 
-Each program is recorded, two steps, and compared with two other runs: an equal one, and one whose every sum is made in
-another order (*split*), so that all numbers differ by noise, which is the most that there is to do. What is told is
-processor time of the process, which other work on the machine changes little; the first round is not counted.
+Each program is recorded, two steps, and compared with other runs: an equal one; one whose every sum is made in another
+order (*split*), so that all numbers differ by noise; an honest rewriting and a mistake of the trial's, drawn by a seed.
+The times are processor time of the process, which other work on the machine changes little; the first round is not
+counted. The last two lines are the median of all programs, and the ratio that nine in ten stay below.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import random
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,8 +28,14 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from tests.analysis.held_out.devices import SPLIT, Device
+from tests.trial.cases import Case, of_program
+from tests.trial.examine import prepare
 from tests.trial.programs import PROGRAMS
 from tests.trial.training import STEPS, Training
+
+COMPARED = ("equal", "split", "honest", "mistake")
+SEED = 1
+Drawn = dict[str, Case]
 
 
 def llama(layers: int, width: int) -> Training:
@@ -55,20 +64,45 @@ def record(training: Training, path: Path, data: str, device: AbstractContextMan
     return time.process_time() - begun
 
 
-def compared(target: Path, baseline: Path) -> float:
+def compared(target: Path, baseline: Path, *, agrees: bool | None = True) -> float:
     begun = time.process_time()
     found = compare(target, baseline)
-    assert found.exit_code == 0, found.answer()
+    assert agrees is None or (found.exit_code == 0) == agrees, found.answer()
     return time.process_time() - begun
 
 
-def measured(build: Callable[[], Training], folder: Path, data: str) -> tuple[float, float, float, int]:
-    """Return the seconds of recording both sides of equal runs, those of two comparisons, and the calls in a step."""
-    paths = {name: folder / name for name in ("baseline", "equal", "split")}
-    recording = [record(build(), paths[name], data) for name in ("baseline", "equal")]
-    record(build(), paths["split"], data, Device(SPLIT))
-    equal, split = (compared(paths[name], paths["baseline"]) for name in ("equal", "split"))
-    return sum(recording), equal, split, len(open_dump(paths["baseline"]).rank(0, 0).calls)
+def measured(build: Callable[[], Training], folder: Path, options: argparse.Namespace, drawn: Drawn) -> list[float]:
+    """Return the calls in a step, the seconds of recording both sides, and those of each comparison; NaN of none."""
+    paths = {name: folder / name for name in ("baseline", *COMPARED)}
+    recording = [record(build(), paths[name], options.data) for name in ("baseline", "equal")]
+    record(build(), paths["split"], options.data, Device(SPLIT))
+    found = [compared(paths[name], paths["baseline"]) for name in ("equal", "split")]
+    for name in ("honest", "mistake"):
+        case = drawn.get(name)
+        found.append(math.nan if case is None else _of_case(case, paths[name], paths["baseline"], options.data))
+    return [len(open_dump(paths["baseline"]).rank(0, 0).calls), sum(recording), *found]
+
+
+def _of_case(case: Case, path: Path, baseline: Path, data: str) -> float:
+    """Record a case of the trial beside its unchanged twin, and compare them."""
+    training = PROGRAMS[case.program].on(case.target)
+    device, _ = prepare(case, training)
+    try:
+        record(training, path, data, device)
+    except (RuntimeError, ValueError, IndexError, TypeError):  # a mistake may end the program
+        return math.nan
+    return compared(path, baseline, agrees=True if case.group == "honest" else None)
+
+
+def drawn_for(program: str) -> Drawn:
+    """Draw an honest rewriting and a mistake of a program; none of what is no program of the trial's."""
+    lot = random.Random(f"{program} {SEED}")
+    found: Drawn = {}
+    for name, group in (("honest", "honest"), ("mistake", "bug")) if program in PROGRAMS else ():
+        known = [case for case in of_program(program) if case.group == group and case.of != "device"]
+        if known:
+            found[name] = lot.choice(known)
+    return found
 
 
 def main() -> None:
@@ -79,17 +113,27 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    print("| program (calls in a step) | recording both, s | equal runs | split |\n|---|---|---|---|")
+    print(
+        f"| program (calls in a step) | recording both, s | {' | '.join(COMPARED)} |\n|---|---|{'---|' * len(COMPARED)}"
+    )
+    ratios: list[list[float]] = []
     for name, build in rows().items():
         if options.words and not any(word in name for word in options.words):
             continue
-        found = []
+        found, drawn = [], drawn_for(name)
         for _ in range(options.repeats + 1):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(measured(build, Path(folder), options.data))
-        recording, equal, split, calls = (statistics.median(numbers) for numbers in zip(*found[1:], strict=True))
-        row = f"{recording:.2f} | {equal / recording:.1f} | {split / recording:.1f}"
-        print(f"| {name} ({calls:,.0f}) | {row} |", flush=True)
+                found.append(measured(build, Path(folder), options, drawn))
+        calls, recording, *seconds = (statistics.median(numbers) for numbers in zip(*found[1:], strict=True))
+        ratios.append([one / recording for one in seconds])
+        print(f"| {name} ({calls:,.0f}) | {recording:.2f} | {row(ratios[-1])} |", flush=True)
+    columns = [sorted(one for one in column if not math.isnan(one)) for column in zip(*ratios, strict=True)]
+    print(f"| median | | {row([statistics.median(column) if column else math.nan for column in columns])} |")
+    print(f"| nine in ten | | {row([column[9 * len(column) // 10] if column else math.nan for column in columns])} |")
+
+
+def row(ratios: Sequence[float]) -> str:
+    return " | ".join("" if math.isnan(one) else f"{one:.1f}" for one in ratios)
 
 
 if __name__ == "__main__":

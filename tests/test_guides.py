@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ from tests.export.conftest import Net, record
 from tests.torch_features import needs_saved_tensors
 
 GUIDES = sorted((ROOT / "docs" / "guide").glob("from-*.md"))
-README_SECTION = "## Coming from another recorder\n"
+OVERVIEW = ROOT / "docs" / "guide" / "coming-from-another-recorder.md"
 FOREIGN = ROOT / "tests" / "golden" / "foreign"
 ROW = re.compile(r"\| (.+) \| `([^`]+)` \|")
 CONFIG = '{"task": "statistics", "dump_path": "by-debugger", "rank": [], "step": [], "level": "mix", "statistics": {}}'
@@ -43,8 +45,6 @@ def test_the_page_on_strangers_dumps_covers_every_command() -> None:
 
 def rows(guide: Path) -> Iterator[Any]:
     text = guide.read_text(encoding="utf-8")
-    if guide.name == "README.md":
-        text = text.partition(README_SECTION)[2].partition("\n## ")[0]
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("| ") and not line.startswith("| you had"):
             match = ROW.fullmatch(line)
@@ -124,7 +124,7 @@ def run_command(line: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*keys without meaning here")
-@pytest.mark.parametrize("row", [row for guide in (*GUIDES, ROOT / "README.md") for row in rows(guide)], indirect=True)
+@pytest.mark.parametrize("row", [row for guide in (*GUIDES, OVERVIEW) for row in rows(guide)], indirect=True)
 def test_a_row_runs(row: str, here: Path) -> None:
     try:
         if row.startswith("aten-dump "):
@@ -144,7 +144,7 @@ def test_a_row_runs(row: str, here: Path) -> None:
 def test_there_are_guides_for_all_of_them() -> None:
     assert [guide.stem for guide in GUIDES] == ["from-apex", "from-hooks", "from-mindspore", "from-msprobe"]
     assert sum(1 for guide in GUIDES for _ in rows(guide)) > 90
-    assert sum(1 for _ in rows(ROOT / "README.md")) == 15
+    assert sum(1 for _ in rows(OVERVIEW)) == 15
 
 
 def test_a_row_that_is_wrong_fails(here: Path) -> None:
@@ -152,3 +152,15 @@ def test_a_row_that_is_wrong_fails(here: Path) -> None:
         run_command("aten-dump show no-such-dump")
     with pytest.raises(aten_dump.ConfigError):
         run_code('DumpConfig("new", level="L1")')
+
+
+def test_the_readmes_first_story_is_what_the_commands_print(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "first_nan.py", tmp_path)
+    story = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    found = []
+    for line in ("run --path dump -- python first_nan.py", "nonfinite dump"):
+        command = [sys.executable, "-m", "aten_dump", *line.replace("-- python", f"-- {sys.executable}").split()]
+        found.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False))
+    printed = found[0].stdout + found[1].stdout.replace(f"{tmp_path}/", "")
+    assert [done.returncode for done in found] == [0, 1], printed + found[0].stderr
+    assert [line for line in story.splitlines() if not line.startswith("$ ") and line not in printed.splitlines()] == []

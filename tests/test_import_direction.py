@@ -20,7 +20,17 @@ from tests.checkout import ROOT
 PACKAGE = ROOT / "aten_dump"
 ROOT = PACKAGE.name
 
-LEAVES = {"errors", "config", "geometry", "torch_names", "whole_files", "plain_text", "patterns", "yaml_text"}
+LEAVES = {
+    "errors",
+    "config",
+    "geometry",
+    "torch_names",
+    "whole_files",
+    "plain_text",
+    "patterns",
+    "yaml_text",
+    "variables",
+}
 READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
@@ -28,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "geometry": set(),
     "patterns": {"errors"},
     "plain_text": set(),
+    "variables": {"plain_text"},
     "yaml_text": set(),
     "torch_names": set(),
     "whole_files": {"errors"},
@@ -42,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "compat": READER | {"capture", "config_files", "export"},
     "launch": LEAVES | {"capture"},
     "integrations": LEAVES | {"capture"},
+    "testing": LEAVES | {"capture", "dump", "analysis"},
     "cli": READER
     | {"analysis", "config_files", "report", "export", "launch", "compat", ROOT},  # ROOT: the public API, __version__
 }

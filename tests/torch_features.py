@@ -56,7 +56,7 @@ needs_saved_tensors = pytest.mark.skipif(
 )
 needs_saved_hooks_told = pytest.mark.skipif(
     not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
-    reason="this torch does not tell which saved-tensor hooks are on",
+    reason="this torch does not say which saved-tensor hooks are on",
 )
 needs_higher_order_under_modes = pytest.mark.skipif(
     not hasattr(TorchDispatchMode, "supports_higher_order_operators"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..dump import RankDump, Step, open_dump
+from ..dump import RankDump, Step, open_dump, rank_at
 from ..store.damage_seen import damage_seen
 from .by_distance.rank_evidence import compare_by_distance, of_what_is_whole
 from .evaluation.evaluation import Evaluation
@@ -17,6 +17,7 @@ from .evidence.findings import RankEvidence
 from .explanation.both_sides import evaluate
 from .explanation.cause_facts import explained
 from .explanation.equal_step import is_equal_step, rows_of_equal
+from .explanation.near_ties import near_ties
 from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counts_of
 from .explanation.state_names import begins_otherwise
@@ -69,7 +70,7 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     if task.together:
         return _of_world(task, state)
     sides = zip((task.target, task.baseline), task.steps, task.ranks, strict=True)
-    target, baseline = (open_dump(path).rank(step, rank) for path, step, rank in sides)
+    target, baseline = (rank_at(path, step, rank) for path, step, rank in sides)
     if not (has_all(target) and has_all(baseline)):
         state.left, state.equal, state.unknown, state.differed = None, None, True, False
         return compare_by_distance(task)
@@ -183,6 +184,7 @@ def _compared(
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
     if findings and before is None:
         notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
+    notes = [*near_ties(found.sides, pairs), *notes]
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     # An op on distributed tensors is judged by the ops on what the rank holds of them.

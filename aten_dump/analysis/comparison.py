@@ -27,11 +27,11 @@ VERDICT_TEXTS: Final[dict[Verdict, str]] = {
 }
 _NOT_WHOLE: Final = "The dumps could not be compared: what is there shows no difference, and something is missing."
 _ESTIMATED: Final = (
-    "The dumps agree as far as their data tell: what differs is no more than rounding may explain; most calls were "
+    "The dumps agree as far as their data go: what differs is no more than rounding may explain; most calls were "
     "estimated."
 )
 _NO_DATA: Final = (
-    'No data were recorded that tell what their tensors hold: data="statistic", "hash" or "full", on both sides, would.'
+    'No data were recorded of what their tensors hold: data="statistic", "hash" or "full", on both sides, would.'
 )
 _ALIKE: Final = "As programs they are the same: the same calls, arguments and shapes."
 _MOST_ENDS: Final = 5  # losses, gradients and the like that are named

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from ..dump import Dump, RankDump, open_dump
 from ..dump.foreign.foreign_rank import ForeignRank, check_files
@@ -30,6 +30,7 @@ class OfRank(Protocol):
 
 Task = TypeVar("Task", bound=OfRank)
 Result = TypeVar("Result")
+_KILLED_OF_DASK: Final = "KilledWorker"  # workers ended over a task, again and again
 Progress = Callable[[int, int], None]  # tasks done, tasks in all
 
 
@@ -45,7 +46,9 @@ def finished(
         for task, future in zip(tasks, futures, strict=True):
             try:
                 yield task, None if future is None else future.result()
-            except BrokenExecutor:
+            except Exception as error:
+                if not isinstance(error, BrokenExecutor) and type(error).__name__ != _KILLED_OF_DASK:
+                    raise
                 yield task, None
     finally:
         for future in futures:

@@ -76,4 +76,4 @@ def _load_packages() -> list[str]:
 def _why_none(kind: str) -> str:
     if kind == "cuda" and torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} was built without CUDA"
-    return f"its driver says that there is no {kind} device (see the variables that hide devices, *_VISIBLE_DEVICES)"
+    return f"its driver finds no {kind} device (see the variables that hide devices, *_VISIBLE_DEVICES)"

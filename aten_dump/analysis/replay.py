@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
-from ..dump import Call, Dump, RankDump, Step, open_dump
+from ..dump import Call, Dump, RankDump, Step, open_dump, rank_at, run_at
 from ..dump.wholeness import lacks_with
 from ..errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ..store.damage_seen import damage_seen
@@ -99,23 +99,34 @@ def replay(
         ReplayError: `substitute` names something that is not the result of a forward op, or does not fit.
         MissingDataError: no bytes were recorded at all, or a name is unknown.
     """
-    rank, calls = _calls_of(target)
+    rank, calls = calls_of(target, needs_bytes=substitute is None)
     place = usable_device(device)
     if substitute is not None:
         if dtype not in (AUTO, None):
             raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")
         with allowing(allow_ops):
             return graft(rank, substitute, keep=keep, device=place)
-    if rank.config.get("data") not in ("tensor", "full", None):
-        raise MissingDataError(
-            f'{rank.where} was recorded with DumpConfig.data="{rank.config.get("data")}", which keeps no bytes; '
-            'replay needs data="tensor" or "full"'
-        )
     with allowing(allow_ops):
         return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), place, progress)
 
 
-def _calls_of(target: Call | Sequence[Call] | Given) -> tuple[RankDump, list[Call]]:
+def calls_of(target: Call | Sequence[Call] | Given, *, needs_bytes: bool = True) -> tuple[RankDump, list[Call]]:
+    """Return the step and rank that is asked for, and its calls to run.
+
+    Raises:
+        MissingDataError: there are no aten calls, or no bytes were recorded and they are needed.
+        ReplayError: no calls were given.
+    """
+    rank, calls = _given_calls(target)
+    if needs_bytes and rank.config.get("data") not in ("tensor", "full", None):
+        raise MissingDataError(
+            f'{rank.where} was recorded with DumpConfig.data="{rank.config.get("data")}", which keeps no bytes; '
+            'replay needs data="tensor" or "full"'
+        )
+    return rank, calls
+
+
+def _given_calls(target: Call | Sequence[Call] | Given) -> tuple[RankDump, list[Call]]:
     if isinstance(target, (str, os.PathLike, Dump, Step, RankDump)):
         target = rank_of(target)
         calls = [call for call in target.calls if call.kind == "aten"]
@@ -150,7 +161,8 @@ def replay_all(
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)
     path, allowed = str(dump.path), allowed_patterns(allow_ops)
-    places = [_Place(path, rank.step, rank.rank, device, casts, allowed) for rank in dump.all_ranks() if has_ops(rank)]
+    ranks = [rank for rank in dump.all_ranks() if has_ops(rank.anew())]
+    places = [_Place(path, rank.step, rank.rank, device, casts, allowed) for rank in ranks]
     return each_rank(_replay_place, places, executor, progress)
 
 
@@ -169,7 +181,7 @@ class _Place(NamedTuple):
 
 
 def _replay_place(place: _Place) -> Replay:
-    rank = open_dump(place.path).rank(place.step, place.rank)
+    rank = rank_at(place.path, place.step, place.rank)
     dtype = torch.float64 if place.casts else None
     found: Replay = replay(rank, device=place.device, dtype=dtype, allow_ops=place.allow_ops)
     return found
@@ -186,7 +198,7 @@ def _replay_calls(
 ) -> Replay:
     ops: list[ReplayedOp] = []
     skipped: list[Skipped] = []
-    with _threads_of(rank), damage_seen() as damage:
+    with threads_of(rank), damage_seen() as damage:
         for done, call in enumerate(calls):
             try:
                 ops.append(_judge(call, casts, device))
@@ -211,7 +223,7 @@ def _without_value(error: AtenDumpError) -> str:
 
 
 @contextmanager
-def _threads_of(rank: RankDump) -> Iterator[None]:
+def threads_of(rank: RankDump) -> Iterator[None]:
     """Use as many threads as the program did: sums depend on how they are split."""
     recorded = _recorded_threads(rank)
     before = torch.get_num_threads()
@@ -226,10 +238,7 @@ def _threads_of(rank: RankDump) -> Iterator[None]:
 
 def _recorded_threads(rank: RankDump) -> int | None:
     root = rank.directory.parent.parent
-    try:
-        threads = open_dump(root).run.get("threads")
-    except AtenDumpError:  # the folder of one rank, copied away from its dump
-        return None
+    threads = run_at(root).get("threads")  # none for the folder of one rank, copied away from its dump
     return threads if isinstance(threads, int) and 0 < threads < 4096 else None
 
 

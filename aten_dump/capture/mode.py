@@ -34,6 +34,7 @@ from .recorder import Watch
 from .session import Session, state_of, step_number
 from .step.module_paths import ModulePaths
 from .step.step import text_of
+from .step_state import StepState
 from .torch_internals.compiled_autograd import PassCompiler
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
@@ -46,7 +47,7 @@ _entered: Final[list[DumpMode]] = []  # kept: an error may take the program's ow
 
 
 class DumpMode:
-    """Record what runs inside the block.
+    """Record what runs inside the block; it has more than twenty methods, as it is all that a program asks for.
 
     Args:
         config: what to record; None reads the file that ATEN_DUMP_CONFIG names.
@@ -86,6 +87,7 @@ class DumpMode:
         if self.config.saved_tensors == "hooks":
             refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()
+        self._paths = paths
         self._interception = _interception(self.config, paths, self._watch, outermost)
         self._kernels = CompiledKernels(self._watch) if self.config.compile == "kernels" else None
         self._session = Session(self.config, paths, sink, self._watch, self._interception)
@@ -99,12 +101,13 @@ class DumpMode:
     ) -> None:
         try:
             if error is not None and not isinstance(error, GeneratorExit):  # that is how a generator's block ends
-                self._session.note("exception", f"{text_of(error)} ended the block")
+                self._session.ended_by(error)
             self.close()
         except AtenDumpError as own:
             if error is None:
                 raise
-            warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
+            if str(own) != str(error):  # not what ends the block already
+                warnings.warn(f"aten_dump: {own}", stacklevel=2)  # the program's own error goes first
 
     def start(self, step: int | None = None) -> DumpMode:
         """Begin to record, as ``with`` does; `close` ends it.
@@ -168,6 +171,40 @@ class DumpMode:
         """
         self._session.step(number, paused=paused)
         deliver()
+
+    def repeat_step(
+        self, function: Callable[[], object], times: int = 2, *, restore: Callable[[], object] | None = None
+    ) -> list[int]:
+        """Run a training step several times from the same state, each as a recorded step: are the bits the same?
+
+        Parameters, gradients and buffers of the models, optimizers that step and all random generators are put back
+        bit by bit before each further run; afterwards all is as if the step had run once. ``aten-dump compare dump dump
+        --step 1:0`` names the first op that differs; with ``data="hash"`` by its bits. All ranks call it.
+
+        Args:
+            function: the step, without ``dump.step()``.
+            times: how often it runs, 2 or more.
+            restore: called before each further run, to put back what else the step changes: a scheduler, an iterator.
+
+        Returns:
+            The numbers of the steps.
+
+        Raises:
+            ConfigError: `times` is no whole number from 2 on.
+        """
+        if not isinstance(times, int) or isinstance(times, bool) or times < 2:
+            raise ConfigError(f"DumpMode.repeat_step got times={times!r}; allowed: a whole number from 2 on")
+        state, numbers = StepState(self._paths.models()), []
+        with state.watching_optimizers():
+            for number in range(times):
+                if number:
+                    state.put_back()
+                    if restore is not None:
+                        restore()
+                numbers.append(self._session.current_step)
+                function()
+                self.step()
+        return numbers
 
     def flush(self) -> None:
         """Wait until all that was recorded so far is on file, of the step in progress and of those that have ended.

@@ -61,7 +61,7 @@ class StepRecorder:
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
         if self.packs is not None:
             self.ops.watch_closely(torch.ops.aten.detach.default)
-        self.optimizers = OptimizerSettings(step)
+        self.optimizers = OptimizerSettings(step, around.paths)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
         self._before: dict[int, int] = {}  # see `go_unobserved`

@@ -20,16 +20,22 @@ from ..store.records import FORMAT_VERSION, Note
 from ..store.run_json import RunFile, ranges_of
 from ..store.writing.settings import WriterSettings
 from ..store.writing.writer import Writer
+from ..variables import variables_that_matter
 from . import IS_COMPILED
 from .control import Control
 from .data.host_memory import host_memory
 from .devices import accelerator, has_spare_core, how_devices_compute
 from .launcher_rank import attempts_before
 from .naming.selection import Selection
+from .pulse import PulseWriter
 from .torch_internals.quiet import without_torch_functions
 from .torch_threads import TEAM_END, bell_for_program
 
-_PACKAGES = ("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "transformers")
+_PACKAGES = (
+    *("aten-dump", "torch", "torch_npu", "numpy", "safetensors", "msgpack", "triton", "flash_attn", "xformers", "apex"),
+    *("transformers", "accelerate", "lightning", "deepspeed", "peft", "trl", "diffusers", "datasets", "tokenizers"),
+    *("torchvision", "torchaudio", "torchtitan", "transformer_engine", "bitsandbytes", "megatron-core", "mindspeed"),
+)
 
 
 class Run:
@@ -41,6 +47,7 @@ class Run:
         self.rank = rank
         self.world_size = world_size
         self.control: Control | None = None  # of a run that writes files
+        self.pulse = PulseWriter(root, rank, world_size, config.stacks) if world_size > 1 else None
         first = next(r for r in range(world_size + 1) if r in config.rank_selection or r == world_size)
         self._restarts = restarts
         self._handled = id(sys.exc_info()[1])  # the error that the program handles as it begins, if any
@@ -68,6 +75,7 @@ class Run:
             at_once=not has_spare_core(),
             bell=bell_for_program,
             to_disk=config.durability == "fsync",
+            on_beat=self.pulse.beat if self.pulse is not None else None,
             on_steps=self._file.add_steps if self._file is not None else None,
         )
         writer = Writer(self.root, self.rank, settings)
@@ -111,7 +119,7 @@ class Run:
         """Return what of the configuration matched nothing of the program; None where it did match."""
         left_out = self.unseen["selection"]
         if not self._calls and left_out:
-            names = "record it without them once, and `aten-dump show` tells the names that there are"
+            names = "record it without them once, and `aten-dump show` lists its names"
             return f"of {left_out} calls none is selected by {Selection(config).text}; {names}"
         chosen = config.step_selection.ranges
         if not self._steps and chosen and last_step < chosen[0][0]:
@@ -144,7 +152,8 @@ def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict
             "devices": _devices(),
             "computing": how_devices_compute(),
             "threads": torch.get_num_threads(),
-            **({"command": without_secrets(sys.argv)} if config.argv else {}),
+            "seed": torch.initial_seed(),
+            **({"command": without_secrets(sys.argv), "variables": variables_that_matter()} if config.argv else {}),
             "config": config.as_dict(),
         }
 

@@ -17,10 +17,12 @@ from typing import Final
 
 from ..config import DumpConfig
 from ..errors import AtenDumpError, CaptureError, ConfigError
+from ..store.control.control_files import NOT_SELECTED
 from ..store.records import FAILED, FORMAT_VERSION, HEADER, NOTE, Header, Note
 from ..store.sink import Sink
 from .intercept.interception import Interception
 from .launcher_rank import folder_of_attempt, rank_and_world_size
+from .pulse import Doing
 from .recorder import StepRecorder, Surroundings, Watch
 from .run_file import Run
 from .step.collectives import Flight
@@ -108,6 +110,8 @@ class Session:
             self._sink = run.open_writer()
             if run.control is not None:
                 self.config = run.control.at_start(self.config)
+            if run.pulse is not None:
+                run.pulse.begin(self._seen)
         if self.config.trigger is not None:
             shared = run.root if self._writes_files and run.world_size > 1 else None
             ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)
@@ -204,6 +208,8 @@ class Session:
                 self._guarded(sink.close)
             finally:
                 TEAM_END.end()
+                if self._run is not None and self._run.pulse is not None:
+                    self._run.pulse.end()
         if self._run is not None and self._writes_files and self._failed is None:
             self._guarded(self._run.finish)
 
@@ -308,6 +314,20 @@ class Session:
             with contextlib.suppress(AtenDumpError):  # it may be the sink that failed; the warning says so
                 self._sink.emit(Note(NOTE, code, message, 1))
 
+    def ended_by(self, error: BaseException) -> None:
+        """Keep that an error of the program ends the recording."""
+        self.note("exception", f"{text_of(error)} ended the block")
+        if self._run is not None and self._run.pulse is not None:
+            self._run.pulse.ended_by(error)
+
+    def _seen(self) -> Doing:
+        """Return what the program is at, as any thread may ask."""
+        recorder = self._watch.in_step
+        if recorder is None:
+            return Doing(state_of(self), -1, ())
+        waits = tuple(flight.op.id for flight in recorder.flights.under_way if flight.waiting and flight.op is not None)
+        return Doing(state_of(self), recorder.step.calls, waits)
+
     def forget(self) -> None:
         """Record nothing any more, and touch no file: this is another process."""
         self._watch.turn_off()
@@ -354,7 +374,7 @@ def state_of(session: Session) -> str:
     if session._run is None:
         return "records nothing on this rank"
     if session.current_step not in session.config.step_selection:
-        return f"step {session.current_step}, which is not selected"
+        return f"step {session.current_step}, {NOT_SELECTED}"
     if session._recorder is None:
         return f"step {session.current_step}, which begins with resume()"
     return f"{'paused in' if session._watch.recorder is None else 'records'} step {session.current_step}"

@@ -17,7 +17,7 @@ _MESSAGES: Final[dict[str, str]] = {
     "compile_eager": '{n} calls of compiled functions were run as written, not compiled (compile="eager"): {names}',
     "compile_opaque": '{n} calls of compiled functions ran compiled (compile="opaque"), the kernels that the compiler '
     "made in them are not recorded: {names}",
-    "kernels_unseen": '{n} kernels in compiled code ran and are not recorded (compile="kernels"): they were compiled '
+    "kernels_unseen": '{n} kernels in compiled code ran and are not recorded (compile="kernels"), as they were made '
     "before the recording began, or C++ code calls them: {names}",
     "packaged_model": "{n} runs of models that AOTInductor compiled: their inputs and outputs are recorded, "
     "the kernels in them are not",

@@ -25,17 +25,19 @@ COMMANDS: Final = {
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",
     "saved": "Memory that forward keeps alive for backward, by call and module.",
+    "check": "What is almost surely wrong in a recorded step, without a baseline.",
     "compare": "Compare two dumps: the first op that is wrong, and the table.",
     "weights": "Which parameter of a checkpoint became which of another, by contents.",
     "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
     "nonfinite": "Where NaN and Inf came from, in execution order.",
+    "hang": "Who waits for whom in a run that hangs: which rank, where, since when.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
     "report": "A dump or a comparison as one HTML file to look at and to mail.",
     "serve": "The same report over a local server: dumps of any size, tensors as heat maps.",
     "config": "Check, convert or begin a config file, also msprobe's and MindSpore's.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
-    "env": "Versions and devices of this machine, for a report of a bug.",
+    "env": "Versions and devices of this machine or of a run; what two runs differ in.",
 }
 
 _FOLDERS: Final = {  # of commands that are not in `commands` itself

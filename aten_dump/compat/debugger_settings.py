@@ -74,7 +74,7 @@ class ConfigSwitch:
                 self._is_on = read_named_fields(self._path).get("dump_enable", self._is_on)
             except ConfigError as error:
                 self._is_on = False
-                warnings.warn(f"PrecisionDebugger records nothing until this is mended: {error}", stacklevel=3)
+                warnings.warn(f"PrecisionDebugger records nothing until this is fixed: {error}", stacklevel=3)
         return self._is_on is not False
 
     def _state(self) -> tuple[int, int] | None:

@@ -73,7 +73,9 @@ def _op_debug_mode(translation: Translation, key: str, found: Any) -> None:
     else:
         translation.put(key, trigger="nonfinite")
         if found != 3:
-            translation.mapped[key] += "; overflows of AiCore (1) and of atomic adds (2) are not told apart: both count"
+            translation.mapped[key] += (
+                "; overflows of AiCore (1) and of atomic adds (2) are not distinguished: both count"
+            )
 
 
 def _path(translation: Translation, key: str, found: Any) -> None:

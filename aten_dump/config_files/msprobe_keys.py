@@ -114,7 +114,7 @@ _OF_TASK: Final[dict[str, Callable[[Translation, str, Any], None]]] = {
     "data_mode": _data_mode,
     "summary_mode": _summary_mode,
     "slice": no_meaning("a part of a tensor is chosen by `sample`: its first elements"),
-    "request_id": no_meaning("requests of a server are not told apart"),
+    "request_id": no_meaning("requests of a server are not distinguished"),
     "bench_path": no_meaning("two dumps are compared with `aten-dump compare`"),
     "diff_nums": no_meaning("two dumps are compared with `aten-dump compare`"),
     "overflow_nums": no_meaning("`trigger_times` bounds the steps in which one cause writes"),

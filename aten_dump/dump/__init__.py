@@ -11,7 +11,7 @@ from .handles import Call, Value
 from .kernels import CompiledKernel, GraphNode, NodeRef
 from .loss_scale import LossScale
 from .rank import RankDump
-from .root import Dump, Step, open_dump
+from .root import Dump, Step, open_dump, rank_at, run_at
 from .saved_for_backward import SavedForBackward, SavedValues
 from .value_statistics import Stats
 
@@ -35,4 +35,6 @@ __all__ = [
     "Value",
     "Values",
     "open_dump",
+    "rank_at",
+    "run_at",
 ]

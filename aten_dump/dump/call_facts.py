@@ -17,11 +17,20 @@ class CallFacts:
     It has a property for each fact, more than twenty, as it is the base of the public `Call`.
     """
 
-    __slots__ = ("_record", "_tables")
+    __slots__ = ("_op", "_record", "_tables")
 
     def __init__(self, tables: Tables, record: records.Call) -> None:
         self._tables = tables
         self._record = record
+        self._op: records.Op | None = None
+
+    @property
+    def _op_record(self) -> records.Op:
+        """What it calls; looked up once, as it is asked for at every step of an analysis."""
+        found = self._op
+        if found is None:
+            found = self._op = self._tables.op(self._record.op)
+        return found
 
     @property
     def id(self) -> int:
@@ -36,18 +45,18 @@ class CallFacts:
     @property
     def op(self) -> str:
         """``"aten::add_.Tensor"``, ``"torch.nn.functional.linear"``, a module's class, a node's name."""
-        return self._tables.op(self._record.op).op
+        return self._op_record.op
 
     @property
     def api(self) -> str:
         """Prefix and api of the name, as in ``Functional.linear``."""
-        op = self._tables.op(self._record.op)
+        op = self._op_record
         return f"{op.prefix}.{op.api}"
 
     @property
     def kind(self) -> str:
         """``"aten"``, ``"api"``, ``"module"`` or ``"node"``."""
-        return records.CALL_KINDS[self._tables.op(self._record.op).call_kind]
+        return records.CALL_KINDS[self._op_record.call_kind]
 
     @property
     def phase(self) -> str:
@@ -130,7 +139,7 @@ class CallFacts:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Argument names of the op's schema, in order; empty where unknown."""
-        return tuple(self._tables.op(self._record.op).arguments)
+        return tuple(self._op_record.arguments)
 
     def input_slots(self) -> Iterator[tuple[str, int]]:
         """Yield (slot, value id) of the inputs."""
@@ -151,7 +160,7 @@ class CallFacts:
 
     def read_value_ids(self) -> set[int]:
         """Return the ids of the inputs but those that the call only wrote to, as an ``out=`` or a ``zero_`` does."""
-        trees = read_inputs(self._tables.op(self._record.op), self._record, self._tables.header.rank)
+        trees = read_inputs(self._op_record, self._record, self._tables.header.rank)
         return {value for tree in trees for _, value in slots(tree, "")}
 
     @property

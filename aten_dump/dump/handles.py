@@ -5,7 +5,7 @@ Call and Value know each other by nature, so they are one file; what needs no ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from .tensors.tensor_reading import load
 from .value_facts import ValueFacts
 
 _RECOMPUTE: Final = records.PHASES.index("recompute")
-_MOST_HANDLES: Final = 1 << 17  # values whose handles are kept
+_MOST_HANDLES: Final = 1 << 17  # calls, and values, whose handles are kept
 
 
 class Call(CallFacts):
@@ -44,11 +44,13 @@ class Call(CallFacts):
     It has more than twenty methods, a property for each relation to other calls and values: it is the public `Call`.
     """
 
-    __slots__ = ("_rank",)
+    __slots__ = ("_inputs", "_rank", "_values")
 
     def __init__(self, rank: Recording, record: records.Call) -> None:
         super().__init__(rank.tables, record)
         self._rank = rank
+        self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._values: dict[str, list[tuple[str, Value]]] = {}  # by what they are to the call
 
     @property
     def rank(self) -> Recording:
@@ -71,6 +73,12 @@ class Call(CallFacts):
         value = self._rank.value_by_id
         args = tuple(decode(tree, value) for tree in self._record.args)
         return args, {name: decode(tree, value) for name, tree in (self._record.kwargs or {}).items()}
+
+    def shared_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the same to who does not change it: what was decoded is kept."""
+        if self._inputs is None:
+            self._inputs = self.inputs
+        return self._inputs
 
     @property
     def kernel(self) -> CompiledKernel | None:
@@ -141,15 +149,15 @@ class Call(CallFacts):
 
     def input_values(self) -> list[tuple[str, Value]]:
         """Return (slot, value) of every tensor in the inputs."""
-        return self._values(self.input_slots())
+        return self._found("inputs", self.input_slots)
 
     def output_values(self) -> list[tuple[str, Value]]:
         """Return (slot, value) of every tensor in the outputs."""
-        return self._values(self.output_slots())
+        return self._found("outputs", self.output_slots)
 
     def written_values(self) -> list[tuple[str, Value]]:
         """Return (slot, value) of every tensor that was written in place, after the write."""
-        return self._values(self.written_slots())
+        return self._found("written", self.written_slots)
 
     def result_values(self) -> list[tuple[str, Value]]:
         """Return (slot, value) of every tensor that the call made: its outputs, then what it wrote in place."""
@@ -159,8 +167,11 @@ class Call(CallFacts):
         """Return (slot, value) of every tensor of the call: inputs, outputs, what it wrote in place."""
         return [*self.input_values(), *self.result_values()]
 
-    def _values(self, found: Iterator[tuple[str, int]]) -> list[tuple[str, Value]]:
-        return [(slot, self._rank.value_by_id(number)) for slot, number in found]
+    def _found(self, role: str, slots: Callable[[], Iterator[tuple[str, int]]]) -> list[tuple[str, Value]]:
+        found = self._values.get(role)
+        if found is None:
+            found = self._values[role] = [(slot, self._rank.value_by_id(number)) for slot, number in slots()]
+        return found.copy()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Call) and self._record.id == other._record.id and self._rank == other._rank
@@ -305,6 +316,7 @@ class Recording:
         self.rank = rank
         self.source = Source(directory, verify)
         self.recent = RecentTensors()
+        self._calls: dict[int, Call] = {}
         self._handles: dict[int, Value] = {}
 
     @property
@@ -347,7 +359,12 @@ class Recording:
 
     def call_at(self, position: int) -> Call:
         """Return the call at a position of `calls`."""
-        return Call(self, self.tables.calls[position])
+        found = self._calls.get(position)
+        if found is None or found._tables is not self.tables:
+            if len(self._calls) >= _MOST_HANDLES:
+                self._calls.clear()
+            found = self._calls[position] = Call(self, self.tables.calls[position])
+        return found
 
     def find(self, id: int) -> Call | None:
         """Return a call by id, or None."""

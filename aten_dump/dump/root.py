@@ -194,6 +194,22 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
     return Dump(root, run, indexes, damage)
 
 
+def rank_at(path: str | os.PathLike[str], step: int, rank: int) -> RankDump:
+    """Open one step and rank of a dump, and look at no other folder: of thousands of ranks each task opens its own.
+
+    Raises:
+        MissingDataError: it is not there; the message names what is.
+        StoreError, FormatError: as `open_dump`.
+    """
+    directory = Path(path) / f"step{step}" / f"rank{rank}"
+    return RankDump(directory, step, rank) if _has_index(directory) else open_dump(path).rank(step, rank)
+
+
+def run_at(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what run.json of a dump says; {} where there is none, or a damaged one."""
+    return _read_run(Path(path))[0]
+
+
 def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
     found = foreign_ranks(root)
     if not found:

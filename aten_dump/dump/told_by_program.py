@@ -95,7 +95,7 @@ class RecordedModule:
 def gradients(rank: Recording) -> ByName[Value]:
     """Return the gradients of parameters by the parameters' paths."""
     found = {record.name: rank.value_by_id(record.value) for record in rank.tables.gradients}
-    why = "they are told of the modules in DumpMode(..., model=model), where backward was recorded"
+    why = "they are taken from the modules in DumpMode(..., model=model), where backward was recorded"
     return ByName(found, f"gradient in {rank.where}", why)
 
 

@@ -53,7 +53,7 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
     yield _counts(found)
     if found.unknown:
         yield (
-            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics that tell of NaN and "
+            f"{_count(found.unknown, 'floating result')} could not be judged: neither statistics of NaN and "
             "Inf nor all bytes of them were kept"
         )
 

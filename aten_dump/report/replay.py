@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
+from ..analysis.repeat import Repeated
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
 from ..dump.shown.command_lines import next_line
@@ -103,3 +105,23 @@ def ops_table(found: Replay, limit: int | None) -> Table:
             op.reference,
         )
     return table
+
+
+def repeated_lines(found: Repeated) -> Iterator[str]:
+    """Yield what came of running ops several times: those that differ, then those that are documented to."""
+    where = f"step {found.step}, rank {found.rank} of {found.path}"
+    count = len(found.guilty)
+    said = f"{count} of them {'are' if count != 1 else 'is'} not deterministic" if count else "all gave the same bits"
+    if not count and found.unsteady:
+        said = "only ops that are documented to differ did"
+    yield f"{where}: {found.ops} ops ran {found.times} times on {found.device}: {said}."
+    for op in sorted(found.unsteady, key=lambda op: op.documented):
+        size = "" if op.greatest is None else f", by up to {op.greatest:.3g}"
+        documented = "; PyTorch documents that it may not be deterministic" if op.documented else ""
+        at = f" ({op.source})" if op.source else ""
+        differ = f"{op.elements} of {op.numel} elements differ in run {op.run}{size}"
+        yield f"  {op.name}{at}: {op.slot}: {differ}{documented}"
+    for reason, number in Counter(one.reason for one in found.skipped).most_common():
+        yield f"not run: {number} calls: {reason}"
+    if found.lacks:
+        yield f"not whole: {found.lacks}"

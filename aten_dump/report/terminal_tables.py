@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from ..analysis.live_collectives import Group
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
@@ -72,30 +71,6 @@ def steps_table(
             format_bytes(summary.shard_bytes),
             str(summary.shards),
         )
-    return table
-
-
-def collectives_table(steps: Mapping[int, int], groups: Iterable[Group]) -> Table:
-    """Return for each group and rank the collectives that it has begun: the last that ended, and what is pending.
-
-    Args:
-        steps: the step in which each rank is; a rank that has none on file is left out.
-        groups: the groups.
-    """
-    table = Table(
-        names("group"),
-        names("last that ended"),
-        names("pending"),
-        numbers("step", spare=2),
-        numbers("rank"),
-        numbers("begun", spare=1),
-    )
-    for group in groups:
-        for rank, begun in sorted(group.begun.items()):
-            ended = [str(one) for one in begun if one.ended]
-            pending = [str(one) for one in (*begun, *group.receiving.get(rank, ())) if not one.ended]
-            last, step = ended[-1] if ended else "-", steps.get(rank, "none")
-            table.add_row(group.name, last, "; ".join(pending) or "-", step, rank, len(begun))
     return table
 
 

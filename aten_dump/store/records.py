@@ -43,8 +43,9 @@ PACKED: Final = 22
 FETCHED: Final = 23
 MODE: Final = 24
 OPTIMIZER_GROUPS: Final = 25
-GRAPH: Final = 26
-KERNEL: Final = 27
+PARAMETERS: Final = 26
+GRAPH: Final = 27
+KERNEL: Final = 28
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -355,6 +356,14 @@ class OptimizerGroups(NamedTuple):
     settings: dict[str, Tree] | None  # lr, weight_decay, betas, ...; numbers, texts and lists of them alone
 
 
+class Parameters(NamedTuple):
+    """The parameters of one optimizer that stepped, or those of the models that require grad."""
+
+    kind: int
+    optimizer: int  # as in OptimizerGroups; -1: the models
+    names: list[str]  # fqn of each parameter; "" for one that is in no known model
+
+
 class Graph(NamedTuple):
     """A graph that a compiler made kernels of, as it was before it was lowered to them."""
 
@@ -380,7 +389,7 @@ class Kernel(NamedTuple):
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
     | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched | Mode
-    | OptimizerGroups | Graph | Kernel
+    | OptimizerGroups | Parameters | Graph | Kernel
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = dict(enumerate(get_args(Record), HEADER))  # in order of kind

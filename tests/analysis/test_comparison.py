@@ -44,7 +44,7 @@ def test_a_note_on_the_only_rank_needs_no_name_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [("full", "The dumps agree: both compute the same"), ("statistic", "The dumps agree as far as their data tell")],
+    [("full", "The dumps agree: both compute the same"), ("statistic", "The dumps agree as far as their data go")],
 )
 def test_what_was_only_estimated_is_not_said_to_be_the_same(tmp_path: Path, data: str, said: str) -> None:
     """By statistics alone no call is proven."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -159,3 +162,59 @@ def test_large_tensors_are_compared_in_chunks(tmp_path: Path) -> None:
     )  # fmt: skip
     before, after, _ = map(float, result.stdout.split())
     assert after - before < nbytes / 4
+
+
+@pytest.mark.slow
+def test_a_scheduler_whose_workers_are_other_processes_says_what_one_process_says(
+    dumps: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("distributed")
+    dask = [sys.executable, "-m", "dask"]
+    place = tmp_path / "scheduler.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    commands = [[*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", place]]
+    commands += [[*dask, "worker", "--scheduler-file", place, "--nthreads", "1", "--no-dashboard"]] * 2
+    started = [
+        subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) for command in commands
+    ]
+    try:
+        deadline = time.monotonic() + 60
+        while not place.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        address = json.loads(place.read_text())["address"]
+        target, baseline = map(str, dumps)
+        for command in (["compare", target, baseline], ["verify", target], ["replay", target, "--all"]):
+            code = run(*command)
+            alone = capsys.readouterr().out
+            assert run(*command, "--scheduler", address) == code
+            assert capsys.readouterr().out == alone
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_scheduler_that_is_not_there_is_said(dumps: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("distributed")
+    assert run("verify", str(dumps[0]), "--scheduler", "no address") == 2
+    assert "--scheduler no address: cannot be reached" in capsys.readouterr().err
+    assert run("replay", str(dumps[0]), "--scheduler", "tcp://127.0.0.1:1") == 2
+    assert "give --all" in capsys.readouterr().err
+
+
+def test_a_task_lists_no_folders_of_other_ranks(tmp_path: Path) -> None:
+    """However many ranks there are, the folders of steps are listed as often."""
+    listed: dict[int, int] = {}
+    watched: list[str] = []
+    sys.addaudithook(lambda event, args: watched.append(str(args[0])) if event == "os.scandir" else None)
+    for ranks in (2, 6):
+        path = tmp_path / str(ranks)
+        record(path, 1.0)
+        for step in range(2):
+            for rank in range(2, ranks):
+                shutil.copytree(path / f"step{step}" / "rank0", path / f"step{step}" / f"rank{rank}")
+        watched.clear()
+        compare(path, path)
+        replay_all(path)
+        listed[ranks] = sum(place == str(path) or Path(place).parent == path for place in watched)
+    assert listed[2] == listed[6] > 0

@@ -83,7 +83,7 @@ def test_where_it_cannot_be_written_no_writer_is_left_behind(tmp_path: Path) -> 
     assert threading.active_count() == before
 
 
-NAMES = "record it without them once, and `aten-dump show` tells the names that there are"
+NAMES = "record it without them once, and `aten-dump show` lists its names"
 
 
 @pytest.mark.parametrize(

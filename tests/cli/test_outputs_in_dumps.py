@@ -1,4 +1,4 @@
-"""A file that a command is asked to write is never part of a dump that it reads."""
+"""A file that a command is asked to write is never part of a dump, be it read by the command or not."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ COMMANDS = [
     ["compare", "DUMP", "OTHER", "--write-mapping", "FILE"],
     ["replay", "DUMP", "Aten.mm.0.forward", "--emit", "FILE"],
     ["export", "DUMP", "--to", "perfetto", "--out", "FILE", "--overwrite"],
+    ["report", "OTHER", "--output", "FILE"], ["stats", "OTHER", "--format", "csv", "--output", "FILE"],
+    ["replay", "OTHER", "Aten.mm.0.forward", "--emit", "FILE"],
+    ["export", "OTHER", "--to", "perfetto", "--out", "FILE", "--overwrite"],
 ]  # fmt: skip
 FILES = ["run.json", "step0/rank0/index.msgpack", "step0/rank0/shard-00000.safetensors", "LINK"]
 
@@ -40,6 +43,15 @@ def test_it_is_refused_and_the_dump_stays(words: list[str], file: str, recorded:
     path = recorded / "link" if file == "LINK" else recorded / "dump" / file
     places = {"DUMP": recorded / "dump", "OTHER": recorded / "other", "FILE": path}
     result = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
+    assert result.exit_code == 2 and "name a place outside the dump" in result.output, result.output
+    assert state_of(recorded / "dump") == before
+
+
+@pytest.mark.parametrize("part", [".", "step0", "step0/rank0"])
+def test_no_export_replaces_the_folder_of_another_dump(part: str, recorded: Path) -> None:
+    before = state_of(recorded / "dump")
+    words = ["export", str(recorded / "other"), "--to", "graph", "--out", str(recorded / "dump" / part), "--overwrite"]
+    result = CliRunner().invoke(main, words)
     assert result.exit_code == 2 and "name a place outside the dump" in result.output, result.output
     assert state_of(recorded / "dump") == before
 

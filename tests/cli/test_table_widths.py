@@ -19,7 +19,6 @@ NO_ROOM = re.compile(r"no room at (\d+) columns for: (.*) \(")
 # A command, and the first column of each of its tables.
 TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ls": (("ls", "A"), ("step",)),
-    "ls --live": (("ls", "A", "--live"), ("group",)),
     "stats": (("stats", "A", "--limit", "0"), ("call",)),
     "saved": (("saved", "A", "--limit", "0"), ("module", "call")),
     "saved --offload": (("saved", "A", "--offload"), ("module",)),

@@ -113,3 +113,21 @@ def test_a_setting_that_names_a_tensor_is_refused() -> None:
     row = r.OptimizerGroups(r.OPTIMIZER_GROUPS, 0, "SGD", [0], 0, False, {"lr": (r.TREE_VALUE, 1)})
     with pytest.raises(FormatError, match="it must be a literal"):
         optimizer_groups([row])
+
+
+def test_it_is_recorded_which_parameters_each_optimizer_holds(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)})
+    model["b"].bias.requires_grad_(False)
+    first = torch.optim.SGD([*model["a"].parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+    second = torch.optim.AdamW([model["b"].weight])
+    with DumpMode(DumpConfig(path=tmp_path / "d"), model=model) as dump:
+        for _ in range(2):
+            model["b"](model["a"](torch.ones(1, 3))).sum().backward()
+            first.step()
+            second.step()
+            first.step()
+            dump.step()
+    for step in (0, 1):
+        rows = [(row.optimizer, list(row.names)) for row in rank_of(tmp_path / "d", step).tables.parameters]
+        models = (-1, ["a.weight", "a.bias", "b.weight"])
+        assert rows == [models, (0, ["a.weight", "a.bias", ""]), (1, ["b.weight"])]

@@ -82,6 +82,6 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are(record: Callable[.
     assert rank.gradients.get("1.wieght") is None and "1.wieght" not in rank.gradients
     rank = record(lambda: torch.ones(2).add(1))
     with pytest.raises(
-        KeyError, match=r"there is none: they are told of the modules in DumpMode\(\.\.\., model=model\)"
+        KeyError, match=r"there is none: they are taken from the modules in DumpMode\(\.\.\., model=model\)"
     ):
         rank.gradients["weight"]

@@ -61,7 +61,7 @@ def the_call_that_overflows(path: Path) -> None:
     dump = recorded(path, body, trigger_before=4, trigger_after=6, level="aten")
     assert dump.run["computing"]["keeps_nonfinite"] is False
     (message,) = messages(dump)
-    expected = "aten::mul.Tensor set the overflow register of npu:0: it saturates, and no value tells of that: call "
+    expected = "aten::mul.Tensor set the overflow register of npu:0: it saturates, and no value shows that: call "
     assert message.startswith(expected), message
     assert message.endswith("4 calls before it and 6 after it were written")
     rank = dump.step(0).rank(0)

@@ -42,7 +42,7 @@ MISSING = {  # what the program is started without -> what is said of npu::npu_b
     "device": (
         {"NPU_SIM_DEVICES": "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": None},
         "",
-        "its driver says that there is no npu device (see the variables that hide devices, *_VISIBLE_DEVICES); use cpu",
+        "its driver finds no npu device (see the variables that hide devices, *_VISIBLE_DEVICES); use cpu",
     ),
     "package": (
         {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": None, "TORCH_DEVICE_BACKEND_AUTOLOAD": None},

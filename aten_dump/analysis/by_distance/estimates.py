@@ -82,7 +82,7 @@ def _grown(call: Call, close: Closeness, local: Limits, inputs: Inputs, times: f
         return Judgement("within", floor=limits.rel_l2, floor_from="depth", note="as large as noise that is summed")
     ratio = (close.error or 0.0) / limits.rel_l2
     if ratio > 1 and inputs.agree and any(name in call.op for name in _QUOTIENTS):
-        note = "a quotient of noise has no bound: only a replay can tell"
+        note = "a quotient of noise has no bound: only a replay can decide"
         return Judgement("within", False, limits.rel_l2, "depth", ratio, note=note)
     reason = f"{inputs.depth + 1} ops deep, inputs up to {inputs.error:.2g} apart"
     reason += f", what it adds up is {times:.2g} times as large" if times > 1 else ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ...dump import Call, RankDump, open_dump
+from ...dump import Call, RankDump, rank_at, run_at
+from ...errors import MissingDataError
 from ...store.damage_seen import damage_seen
 from ..distance.value_distance import Level, closeness
 from ..evidence.evidence_rows import Pair
@@ -52,11 +54,11 @@ def compare_by_distance(task: Task) -> RankEvidence:
     What a recording lacks that is not whole is said in the evidence, whatever the comparison itself made of it.
     """
     with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
-        target = with_parts(open_dump(task.target).rank(task.steps[0], task.ranks[0]))
+        target = with_parts(rank_at(task.target, task.steps[0], task.ranks[0]))
         if task.control == RECOMPUTE:
             found = _evidence(task, target, target, recompute_pairs(target))
         else:
-            baseline = with_parts(open_dump(task.baseline).rank(task.steps[1], task.ranks[1]))
+            baseline = with_parts(rank_at(task.baseline, task.steps[1], task.ranks[1]))
             found = _evidence(task, target, baseline, pair_calls(target, baseline, task.settings.mapping))
     return of_what_is_whole(found, (*_not_whole(task), *(f"a dump is damaged: {one}" for one in damage)))
 
@@ -73,7 +75,7 @@ def _not_whole(task: Task) -> Iterator[str]:
         sides.append(("baseline", task.baseline, task.steps[1], task.ranks[1]))
         sides += [] if task.control is None else [("control", task.control, task.steps[1], task.ranks[1])]
     for side, path, step, rank in sides:
-        lacks = open_dump(path).rank(step, rank).index_lacks
+        lacks = rank_at(path, step, rank).index_lacks
         if lacks:
             yield f"the {side} is {lacks}"
 
@@ -158,17 +160,14 @@ def divide(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 def _outside(task: Task, target: RankDump, baseline: RankDump) -> Outside:
     """Return what judges values from outside the step."""
-    runs = open_dump(task.target).run, open_dump(task.baseline).run
+    runs = run_at(task.target), run_at(task.baseline)
     exact = all(not rank.step and records_all_ops(rank) for rank in (target, baseline))
     before = None
     if task.before is not None and task.control != RECOMPUTE:
         sides = zip((task.target, task.baseline), task.before, task.ranks, strict=True)
-        found = [
-            open_dump(path).step(step).rank(rank)
-            for path, step, rank in sides
-            if rank in open_dump(path).step(step).ranks
-        ]
-        before = (LeftBehind(with_parts(found[0])), LeftBehind(with_parts(found[1]))) if len(found) == 2 else None
+        with suppress(MissingDataError):  # this rank did not record the step before
+            target_before, baseline_before = (with_parts(rank_at(*side)) for side in sides)
+            before = LeftBehind(target_before), LeftBehind(baseline_before)
     return Outside(task.steps, exact=exact, before=before, summed_otherwise=summed_otherwise(*runs))
 
 
@@ -200,7 +199,7 @@ def _alone(walk: Walk, pairs: Sequence[Pair]) -> Iterator[Row]:
 def _control(baseline: RankDump, task: Task) -> Callable[[Call, str], Limits | None]:
     """Return the distance of the control dump from the baseline, by call of the baseline and slot."""
     assert task.control is not None
-    control = open_dump(task.control).rank(task.steps[1], task.ranks[1])
+    control = rank_at(task.control, task.steps[1], task.ranks[1])
     partners = {pair.target.id: pair.baseline for pair in pair_calls(baseline, control, Mapping())}
 
     def limits(call: Call, slot: str) -> Limits | None:

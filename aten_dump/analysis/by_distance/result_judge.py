@@ -100,7 +100,7 @@ class ResultJudge:
         if close.bitwise:
             return Judgement("same", floor_from="exact")
         if close.level == "hash":
-            note = "hashes only tell equal bits"
+            note = "hashes show equal bits alone"
             return Judgement("different", inputs.worst == "same", floor_from="exact", note=note)
         return None
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
+from ..flow.data_flow import DataFlow, once_per_flow
 from ..flow.last_reads import LastReads
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
@@ -73,14 +74,19 @@ class Kept:
     def _reads(self) -> LastReads:
         return LastReads(self._evaluation.flow)
 
-    @cached_property
+    @property
     def _after(self) -> list[Signature] | None:
-        """What the step after reads of what was there before it; None if there is no such step."""
-        rank = self._evaluation.flow.rank
-        directory = rank.directory.parent.with_name(f"step{rank.step + 1}") / rank.directory.name
-        if not directory.is_dir():
-            return None
-        return list(_read(RankDump(directory, rank.step + 1, rank.rank)))
+        return _read_after(self._evaluation.flow)
+
+
+@once_per_flow
+def _read_after(flow: DataFlow) -> list[Signature] | None:
+    """Return what the step after reads of what was there before it; None if there is no such step."""
+    rank = flow.rank
+    directory = rank.directory.parent.with_name(f"step{rank.step + 1}") / rank.directory.name
+    if not directory.is_dir():
+        return None
+    return list(_read(RankDump(directory, rank.step + 1, rank.rank)))
 
 
 def _read(rank: RankDump) -> Iterator[Signature]:

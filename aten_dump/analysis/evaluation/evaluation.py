@@ -23,6 +23,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError, ReplayError
+from ...geometry import once
 from ...store.op_names import UNSCALE_GRADIENTS, WAIT_TENSOR, is_workspace, read_op_name
 from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
@@ -33,10 +34,10 @@ from ..rerun.run_op import result_slots, run_on
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
-from ..signatures.signature import UNDEFINED, Signature, sign, sign_value, sum_of_scalars
+from ..signatures.signature import UNDEFINED, Signature, distance, sign, sign_value, sum_of_scalars
 from .memory import UNREADABLE, Group, Memory, group_of
 from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
-from .plan import CallPlan, plan_of, without_floats
+from .plan import CallPlan, Key, plan_of
 
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
@@ -332,8 +333,7 @@ class Evaluation:
             if other is None or (other.numel, other.nonfinite) != (one.numel, one.nonfinite):
                 found[number] = math.inf
             else:
-                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-                found[number] = _SAFETY * max(apart)
+                found[number] = _SAFETY * distance(one, other)
         for plan in self._step.plans:
             for value in plan.results.values() if plan.call.id in moved.rounded else ():
                 if value.id in found and value.is_floating and not value.dtype.is_complex:
@@ -341,9 +341,12 @@ class Evaluation:
                     found[value.id] = max(found[value.id], rounding)
         for known, others in ((self.changes, moved.changes), (self.scalars, moved.scalars)):
             for number, one in known.items():
-                other = others.get(number, one)
-                apart = (abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-                known[number] = one._replace(noise=one.noise + _SAFETY * max(apart))
+                noise = one.noise + _SAFETY * distance(one, others.get(number, one))
+                known[number] = one._replace(noise=noise)
+        ends = {value.id: signature for value, signature in moved._left}
+        for place, (value, one) in enumerate(self._left):
+            noise = _SAFETY * distance(one, ends.get(value.id, one))
+            self._left[place] = value, one._replace(noise=noise)
         return found
 
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
@@ -358,7 +361,7 @@ class Evaluation:
             if plan.is_run:
                 for _, value in plan.reads:
                     self._number_again(value)
-                key = plan.key(self._numbers_read(plan), self._literals)
+                key = plan.key(self.numbers, self._literals)
                 known = shared.numbering.by_key(key) if plan.is_keyed else None
                 numbers = []
                 for place, value in enumerate(plan.results.values()):
@@ -369,6 +372,39 @@ class Evaluation:
         for number in self.signatures.keys() - self.numbers.keys():
             self._number_again(self.flow.rank.value_by_id(number))
         self._number_left()
+
+    def trace(self, numbers: dict[int, int], made: dict[Key, tuple[int, ...]], fresh: Iterator[int]) -> bool:
+        """Number values by which calls made them of what, and not by their contents.
+
+        Args:
+            numbers: of sources, by id; takes those of what calls make. Sources that are not in it have their contents'.
+            made: the numbers of what calls make, by key; of both sides.
+            fresh: numbers that nothing has.
+
+        Returns:
+            False where memory says what a value is, and no call does.
+        """
+        storages = {self.flow.rank.value_by_id(number).storage for number in numbers}
+        for plan in self._step.plans:
+            for _, value in plan.reads if plan.is_run else ():
+                if value.id not in numbers:
+                    known = self.numbers.get(value.id)
+                    if known is None or value.storage in storages or self.flow.maker(value) is not None:
+                        return False
+                    numbers[value.id] = -1 - known
+            values = [item for _, item in plan.recorded if isinstance(item, Value)] if plan.is_run else []
+            if plan.is_keyed:
+                key = plan.key(numbers, self._literals)
+                found = made.get(key)
+                if found is None or len(found) != len(values):
+                    found = made[key] = tuple(next(fresh) for _ in values)
+            else:  # it is what was recorded, whatever it was given
+                if any(value.id not in self.numbers for value in values):
+                    return False
+                found = tuple(-1 - self.numbers[value.id] for value in values)
+            for value, number in zip(values, found, strict=True):
+                numbers.setdefault(value.id, number)
+        return True
 
     def _number_again(self, value: Value) -> int:
         found = self.numbers.get(value.id)
@@ -435,20 +471,20 @@ class Evaluation:
             _move(tensor, torch.finfo(value.dtype).eps if is_rounded else self._jitter, self._generator)
         return tensor
 
-    def _key(self, plan: CallPlan) -> Hashable:
+    def _key(self, plan: CallPlan) -> Key:
         """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
-        key = plan.key(self._numbers_read(plan), self._literals)
+        key = plan.key(self.numbers, self._literals)
         if not self._leads and (not plan.is_keyed or self._shared.numbering.by_key(key) is None):
-            stand_ins = self.in_python.computed(*without_floats(key))
+            stand_ins = self.in_python.computed(*key)
             if stand_ins:
                 self._literals |= stand_ins
                 self.unproven[plan.call.id] = COMPUTED
-                return plan.key(self._numbers_read(plan), self._literals)
+                return plan.key(self.numbers, self._literals)
         return key
 
-    def _note(self, plan: CallPlan, key: Hashable) -> None:
+    def _note(self, plan: CallPlan, key: Key) -> None:
         """Note what numbers a call of the target was given, or that a call of the baseline was given others."""
-        masked, floats = without_floats(key)
+        masked, floats = key
         if not floats:
             return
         results = [value.id for value in plan.results.values()]
@@ -457,10 +493,6 @@ class Evaluation:
             self.in_python.note(masked, floats, plan.call, signatures)
         else:
             self.near += self.in_python.near(masked, floats, plan.call, self.signatures)
-
-    def _numbers_read(self, plan: CallPlan) -> dict[int, int]:
-        numbers = self.numbers
-        return {value.id: numbers[value.id] for _, value in plan.reads if value.id in numbers}
 
     def _run(self, plan: CallPlan) -> dict[str, Any]:
         if plan.is_met:
@@ -495,7 +527,7 @@ class Evaluation:
 
     # -- what is not run ---------------------------------------------------------------------------------------------
 
-    def _take_recorded(self, plan: CallPlan, key: Hashable, known: tuple[int, ...] | None, why: str) -> None:
+    def _take_recorded(self, plan: CallPlan, key: Key, known: tuple[int, ...] | None, why: str) -> None:
         """Take the results of a call as they were recorded: the target's, where it has a call of the same key."""
         self.unproven[plan.call.id] = why
         numbering = self._shared.numbering
@@ -705,9 +737,7 @@ def _recorded(value: Value) -> torch.Tensor | None:
 
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor that are there once, however often an expanded dimension repeats them."""
-    if tensor.layout is not torch.strided or 0 not in tensor.stride() or not tensor.numel():
-        return tensor
-    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    return once(tensor) if tensor.layout is torch.strided else tensor
 
 
 def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
@@ -718,7 +748,7 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 
 
 def _move(tensor: torch.Tensor, jitter: float, generator: torch.Generator) -> None:
-    kept = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+    kept = once(tensor)
     kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator))
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import torch
 
 from ...dump import Call
-from ..signatures.signature import TOLERANCE, Signature, is_same
+from ..signatures.signature import TOLERANCE, Signature, distance, is_same
 
 COMPUTED: Final = "given a number that was computed in Python, it seems, of numbers that were read of tensors before"
 _AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
@@ -121,8 +121,7 @@ def is_near(near: NearCall, target: Mapping[int, Signature], baseline: Mapping[i
         return False
     epsilon = _epsilon(near.target)
     return any(
-        max(abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
-        > epsilon * max(one.norm, other.norm) + 5 * max(one.noise, other.noise)
+        distance(one, other) > epsilon * max(one.norm, other.norm) + 5 * max(one.noise, other.noise)
         for one, other in pairs
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...dump import Call, Value
 from ...store import records
@@ -18,6 +18,9 @@ from .memory import Group, group_of
 _CASTS: Final = "aten::_to_copy"
 _COPY: Final = "aten::copy_"
 _ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
+
+
+Key = tuple[Hashable, tuple[float, ...]]  # a call without the floating numbers among its arguments, and these
 
 
 @dataclass(slots=True)
@@ -37,34 +40,66 @@ class CallPlan:
     copies: tuple[Value, Value] | None  # bytes of a storage to those of another
     frees: list[Group]  # memory that no later call looks at
     is_met: bool = False  # what all ranks give to it is known
+    _form: _Form | None = None
 
     @property
     def is_keyed(self) -> bool:
         """True if calls of equal keys make the same."""
         return not (self.draws or self.is_met)
 
-    def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Hashable:
+    def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Key:
         """Return the op and its arguments, with the numbers of values for tensors.
 
         Args:
-            number_of: the number of each value that it reads, by id.
+            number_of: the numbers of values, by id.
             literals: numbers that stand for others.
         """
-        rank = self.call.rank
+        form = self._form
+        if form is None:
+            form = self._form = _form_of(self.call, self.read)
+        numbers = []
+        for id, dtype in form.values:
+            number = number_of.get(id)
+            numbers.append(number if number is not None and not dtype.is_whole else (number, dtype.name))
+        floats = tuple(literals.get(one, one) for one in form.floats) if literals else form.floats
+        return (self.call.op, form.structure, tuple(numbers)), floats
 
-        def leaf(tree: Any) -> Hashable:
-            if type(tree) is tuple:
-                if tree[0] != records.TREE_VALUE:
-                    return tree
-                number = number_of.get(tree[1])
-                value = rank.value_by_id(tree[1])
-                kind = "" if number is not None and value.is_floating else value.dtype_name  # integers wrap around
-                return ("value", number, (*value.record.shape, kind))
-            return (type(tree).__name__, literals.get(tree, tree) if type(tree) is float else tree)
 
-        record = self.call.record
-        named = tuple((name, fold(tree, leaf, _branch)) for name, tree in (record.kwargs or {}).items())
-        return self.call.op, tuple(fold(tree, leaf, _branch) for tree in record.args), named
+class _Dtype(NamedTuple):
+    name: str
+    is_whole: bool  # of integers, which wrap around: those of another dtype are others
+
+
+class _Form(NamedTuple):
+    """The arguments of a call, apart from the numbers that stand for tensors."""
+
+    structure: Hashable  # with shapes in the places of tensors, and gaps for floating numbers
+    values: tuple[tuple[int, _Dtype], ...]  # id, 0 of what is only written to
+    floats: tuple[float, ...]
+
+
+def _form_of(call: Call, read: Container[int]) -> _Form:
+    values: list[tuple[int, _Dtype]] = []
+    floats: list[float] = []
+
+    def leaf(tree: Any) -> Hashable:
+        if type(tree) is float:
+            floats.append(tree)
+            return "float"
+        if type(tree) is not tuple:
+            return type(tree).__name__, tree
+        if tree[0] != records.TREE_VALUE:
+            return tree
+        value = call.rank.value_by_id(tree[1])
+        values.append((tree[1] if tree[1] in read else 0, _Dtype(value.dtype_name, not value.is_floating)))
+        return ("value", *value.record.shape)
+
+    record = call.record
+    structure = (
+        tuple(fold(tree, leaf, _branch) for tree in record.args),
+        tuple((name, fold(tree, leaf, _branch)) for name, tree in (record.kwargs or {}).items()),
+    )
+    return _Form(structure, tuple(values), tuple(floats))
 
 
 def _branch(tree: Any, found: list[Any]) -> Hashable:
@@ -77,21 +112,6 @@ def _copied(call: Call) -> tuple[Value, Value] | None:
     found = [given[slot] for slot in ("input.1", "input.0") if slot in given]
     is_of_bytes = len(found) == 2 and all(v.dtype_name == "uint8" and v.storage for v in found)
     return (found[0], found[1]) if is_of_bytes and found[0].numel == found[1].numel else None
-
-
-def without_floats(key: Hashable) -> tuple[Hashable, tuple[float, ...]]:
-    """Return the key of a call without the floating numbers among its arguments, and these numbers."""
-    floats: list[float] = []
-
-    def masked(part: Any) -> Hashable:
-        if not isinstance(part, tuple):
-            return part  # type: ignore[no-any-return]
-        if len(part) == 2 and part[0] == "float":
-            floats.append(part[1])
-            return "float"
-        return tuple(masked(one) for one in part)
-
-    return masked(key), tuple(floats)
 
 
 def plan_of(flow: DataFlow, met: Container[int] = ()) -> list[CallPlan]:

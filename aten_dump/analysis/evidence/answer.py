@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..distance.metrics import Metrics
+from ..distance.value_distance import Closeness
 from .findings import Finding, RankEvidence, Row
 from .noise_floors import FLOOR_TEXTS, FloorFrom
 from .row_summary import RowSummary, summary_of
@@ -109,13 +110,18 @@ def travel(rows: Sequence[Row], finding: Finding) -> list[str]:
         key = row.target.phase, row.target.module
         if key in found or row.target.kind != finding.row.place.kind:
             continue
-        error = row.closeness.error if row.closeness else None
-        size = "" if error is None else f" {error:.2g}"
-        found[key] = f"{row.target.call}{size} ({row.target.module or 'no module'}, {row.target.phase})"
+        found[key] = f"{row.target.call}{_size(row.closeness)} ({row.target.module or 'no module'}, {row.target.phase})"
     steps = list(found.values())
     if len(steps) > _MOST_STEPS:
         steps = [*steps[: _MOST_STEPS - 3], f"... {len(steps) - _MOST_STEPS + 1} more modules", *steps[-2:]]
     return steps
+
+
+def _size(close: Closeness | None) -> str:
+    """Return how far a result is off; an error of the finite elements alone says nothing of one that has NaN or Inf."""
+    if close is None or close.error is None:
+        return ""
+    return " NaN or Inf" if close.nonfinite else f" {close.error:.2g}"
 
 
 def proofs(evidence: RankEvidence) -> str:

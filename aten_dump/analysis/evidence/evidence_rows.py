@@ -65,9 +65,7 @@ class EvidenceRows:
 
 def said_of(inputs: Inputs) -> str:
     """Return what is known of the inputs, as a clause."""
-    apart = (
-        f"agree within noise (up to {inputs.error:.2g} apart)" if inputs.error else "agree as far as their data tell"
-    )
+    apart = f"agree within noise (up to {inputs.error:.2g} apart)" if inputs.error else "agree as far as their data go"
     texts = {
         "same": "its inputs are bitwise equal",
         "within": f"its inputs {apart}",

@@ -23,7 +23,7 @@ from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, may_be_in_parts
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
-from ..sources.told_apart import reads_the_same, told_apart
+from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .means import without_means
 
 
@@ -73,15 +73,15 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
     apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
-    if apart is None:
+    if apart is None or are_made_alike((target, baseline), found.ends, apart):
         return found
-    shared = Shared()
-    sides = Evaluation(steps[0], shared, apart[0], leads=True), Evaluation(steps[1], shared, apart[1])
+    shared, contents = Shared(), apart.contents
+    sides = Evaluation(steps[0], shared, contents[0], leads=True), Evaluation(steps[1], shared, contents[1])
     for side, one in zip(sides, (target, baseline), strict=True):
         side.run()
         if not reads_the_same(one, side):
             return found
-    again = _settled(sides, steps, apart, lambda sides: _with_ends(sides, sources, steps, left, before))
+    again = _settled(sides, steps, contents, lambda sides: _with_ends(sides, sources, steps, left, before))
     return again if again.differs and not shared.choices else found
 
 

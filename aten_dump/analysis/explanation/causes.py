@@ -228,16 +228,17 @@ class Causes:
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
-        pair = self._with_other_arguments(first, other)
+        pair = self._behind_no_change(first, other) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
-        if first is None or other is None:
-            return self._one_sided(first, other, calls)
-        if first.op == other.op:
+        if first is not None and other is not None and first.op == other.op:
             return self._same_op(first, other)
-        for known in (self._pairs[0].get(first.id), self._pairs[1].get(other.id)):
+        for side, call in ((0, first), (1, other)):
+            known = None if call is None else self._pairs[side].get(call.id)
             if known is not None and self._is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
+        if first is None or other is None:
+            return self._one_sided(first, other, calls)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -247,6 +248,31 @@ class Causes:
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
+
+    def _behind_no_change(self, first: Call | None, other: Call | None) -> tuple[Call, Call] | None:
+        """Return the calls that made what a call and its like read, where one side's left the values as they were.
+
+        A product with 1 has no value of its own: in place of it the next call would seem to be given other arguments.
+        """
+        for side, call in ((0, first), (1, other)):
+            pair = self._pairs[side].get(call.id) if call is not None else None
+            if pair is None:
+                continue
+            theirs = dict(self._sides[1].flow.reads(pair.baseline))
+            for slot, value in self._sides[0].flow.reads(pair.target):
+                maker = self._sides[0].flow.maker(value)
+                made = None if maker is None or slot not in theirs else self._pairs[0].get(maker.id)
+                if made is None or not self._is_asked_otherwise(made) or self._sides[0].flow.is_view(made.target):
+                    continue
+                results = (value, theirs[slot])
+                calls = (made.target, made.baseline)
+                if any(self._changes_nothing(at, calls[at], results[at]) for at in (0, 1)):
+                    return calls
+        return None
+
+    def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
+        numbers = self._sides[side].numbers
+        return result.id in numbers and any(number == numbers[result.id] for _, number in self._given(side, call))
 
     def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
         """Return the cause where the first calls that compute are alike, and read other memory from outside."""
@@ -328,6 +354,8 @@ class Causes:
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
             return special
+        if (makers := self._made_otherwise(first, other)) is not None:
+            return self._same_op(*makers)
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
@@ -376,6 +404,23 @@ class Causes:
                 makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
                 if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
                     return makers  # type: ignore[return-value]
+        return None
+
+    def _made_otherwise(self, first: Call, other: Call) -> tuple[Call, Call] | None:
+        """Return the calls that made what two calls read, if they were given other arguments.
+
+        What they made may be the same but for a hair, as what an optimizer's epsilon is added to, and not what is
+        made of it.
+        """
+        theirs = dict(self._sides[1].flow.reads(other))
+        for slot, value in self._sides[0].flow.reads(first):
+            if slot not in theirs:
+                continue
+            makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
+            if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
+                continue
+            if any(one.dtypes is None for one in argument_differences(makers[0], makers[1])):
+                return makers[0], makers[1]
         return None
 
     def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:

@@ -11,13 +11,15 @@ import torch
 
 from ...dump import RankDump, Value
 from ...store import records
-from ..distance.value_distance import closeness, same_bits
+from ...store.op_names import is_workspace
+from ..distance.value_distance import Closeness, closeness, same_bits
 from ..evaluation.memory import UNREADABLE
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Place, Row, Status
 from ..evidence.place_of_call import place_of
 from ..flow.data_flow import DataFlow
 
+_EQUAL: Final = Closeness("tensor", bitwise=True, error=0.0)
 _TIMES: Final = frozenset(("start_ns", "duration_ns", "sequence_nr", "stack", "thread", "op", "module"))
 _CALL_FIELDS: Final = tuple(n for n, name in enumerate(records.Call._fields) if name not in _TIMES)
 
@@ -59,12 +61,18 @@ def _values(tables: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _same_bytes(target: RankDump, baseline: RankDump) -> bool:
-    """Return True if all values hold the same bytes; those of blobs that were put together otherwise are read."""
+    """Return True if all values hold the same bytes; those of blobs that were put together otherwise are read.
+
+    What a kernel keeps in its workspace is nobody's number.
+    """
     if set(target.tables.data) != set(baseline.tables.data):
         return False
     for id in target.tables.data:
         values = target.value_by_id(id), baseline.value_by_id(id)
-        if not same_bits(*values) and not (any(map(_shares_blob, values)) and _same_elements(*values)):
+        if same_bits(*values) or (any(map(_shares_blob, values)) and _same_elements(*values)):
+            continue
+        maker = values[0].producer
+        if maker is None or not is_workspace(maker[0].op, maker[1]):
             return False
     return True
 
@@ -105,8 +113,11 @@ def rows_of_equal(flow: DataFlow, pairs: Sequence[Pair]) -> EqualStep:
         places: tuple[Place, Place] | None = None
         for slot, value in results:
             if slot in theirs:
-                close = closeness(value, theirs[slot])
+                is_known = value.data is not None and value.numel and not is_workspace(call.op, slot)
+                close = _EQUAL if is_known and not value.absence else closeness(value, theirs[slot])
                 places = places or (place_of(call), place_of(pair.baseline))
+                if not close.bitwise and is_op and is_workspace(call.op, slot):
+                    continue
                 status: Status = "same" if close.bitwise else "unknown"
                 found.rows.append(Row(*places, pair.how, slot, status, close, note=close.reason, floor_from="exact"))
     return found

@@ -245,7 +245,7 @@ class RankVerdict:
         )  # fmt: skip
         self.rows.append(row)
         if status == "different":
-            text = "from bitwise equal inputs it makes something else; no replay tells which side is wrong"
+            text = "from bitwise equal inputs it makes something else; no replay shows which side is wrong"
             self.findings.append(Finding("op", row, text, "", (call.id, 1)))
 
     def _lean(self, call: Call, maker: Call) -> None:

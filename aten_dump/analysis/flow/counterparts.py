@@ -18,7 +18,7 @@ from .undefined_memory import UndefinedMemory
 
 Side = Literal[0, 1]  # the target's, the baseline's
 UNWRITTEN: Final = "it depends on memory that nothing had written"
-NOT_TOLD: Final = "it may depend on memory that nothing had written: that cannot be told, and it was not compared"
+NOT_TOLD: Final = "it may depend on memory that nothing had written: nobody knows, and it was not compared"
 
 
 class Counterparts:

@@ -12,14 +12,17 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from ...dump import Call, RankDump, Value
 from ...store import records
 from ..rerun.list_ops import item_of
 from .apart import calls_apart
 
+Found = TypeVar("Found")
 Slots = list[tuple[str, Value]]
 Moment = tuple[int, int]  # a storage at a version
 
@@ -35,7 +38,9 @@ class DataFlow:
         self.rank = rank
         self._kind = kind
         self._wrapped = wrapped
+        self.facts: dict[Any, Any] = {}  # what `once_per_flow` keeps
         self._reads: dict[int, Slots] = {}
+        self._by_item: dict[int, dict[int, Slots]] = {}
         self._results: dict[int, Slots] = {}
         self._made_by: dict[int, Call | None] = {}
 
@@ -161,8 +166,19 @@ class DataFlow:
     def behind(self, call: Call, slot: str) -> Slots:
         """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""
         item = item_of(call.op, slot)
-        read = self.reads(call)
-        return read if item is None else [(name, v) for name, v in read if item_of(call.op, name) in (None, item)]
+        return self.reads(call) if item is None else self._reads_of_items(call)[item]
+
+    def _reads_of_items(self, call: Call) -> dict[int, Slots]:
+        """Return the inputs of each item of an op on lists, those of all items among them."""
+        found = self._by_item.get(call.id)
+        if found is None:
+            reads = [(item_of(call.op, slot), slot, value) for slot, value in self.reads(call)]
+            common = [(slot, value) for item, slot, value in reads if item is None]
+            found = self._by_item[call.id] = defaultdict(common.copy)
+            for item, slot, value in reads:
+                if item is not None:
+                    found[item].append((slot, value))
+        return found
 
     def before(self, call: Call, value: Value) -> list[Value]:
         """Return what memory was before a call wrote to a part of it: what it wrote to, and what a value sees there."""
@@ -198,6 +214,19 @@ class DataFlow:
             if record.storage:
                 found.setdefault(record.place, []).append(record.id)
         return found
+
+
+def once_per_flow(find: Callable[[DataFlow], Found]) -> Callable[[DataFlow], Found]:
+    """Return a function that finds something out about a recording once; who is given it must not change it."""
+
+    @wraps(find)
+    def kept(flow: DataFlow) -> Found:
+        if find not in flow.facts:
+            flow.facts[find] = find(flow)
+        found: Found = flow.facts[find]
+        return found
+
+    return kept
 
 
 def _with_parts(call: Call, rank: RankDump) -> Iterator[tuple[str, int]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 from ...dump import Call, Value
 from ..rerun.shared_memory import extent
-from .data_flow import DataFlow
+from .data_flow import DataFlow, once_per_flow
 
 Which = Callable[[Call], bool]
 
@@ -21,8 +20,8 @@ class LastReads:
     def is_read(self, value: Value, which: Which = lambda call: True) -> bool:
         """Return True if one of some calls reads the memory of a value, as the value says it is or as it was later."""
         if not value.storage:
-            return any(which(self._flow.rank.call(call)) for call, _ in self._reads.get((0, value.id), ()))
-        found = self._reads.get((value.storage, 0), ())
+            return any(which(self._flow.rank.call(call)) for call, _ in _reads_of(self._flow).get((0, value.id), ()))
+        found = _reads_of(self._flow).get((value.storage, 0), ())
         calls = (call for call, number in found if number == value.id or self._is_later(number, value))
         return any(which(self._flow.rank.call(call)) for call in calls)
 
@@ -34,14 +33,15 @@ class LastReads:
         (low, high), (start, end) = extent(self._flow.rank.value_by_id(number)), extent(value)
         return low < end and start < high
 
-    @cached_property
-    def _reads(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Ids of calls and of the values that they read, by storage; by value of what has none."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for call in self._flow.calls():
-            if self._flow.is_view(call):
-                continue
-            for _, value in self._flow.reads(call):
-                key = (value.storage, 0) if value.storage else (0, value.id)
-                found.setdefault(key, []).append((call.id, value.id))
-        return found
+
+@once_per_flow
+def _reads_of(flow: DataFlow) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Return the ids of calls and of the values that they read, by storage; by value of what has none."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for call in flow.calls():
+        if flow.is_view(call):
+            continue
+        for _, value in flow.reads(call):
+            key = (value.storage, 0) if value.storage else (0, value.id)
+            found.setdefault(key, []).append((call.id, value.id))
+    return found

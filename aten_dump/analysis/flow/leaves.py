@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...dump import Call, Value
-from .data_flow import DataFlow
+from .data_flow import DataFlow, once_per_flow
 
 ACCUMULATES: Final = "AccumulateGrad"
 
@@ -28,6 +28,7 @@ class LeafGradient:
     turn: int
 
 
+@once_per_flow
 def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
     """Return what was accumulated into which leaf, by id of the ``AccumulateGrad`` call, as far as that is told."""
     known_of = _leaves_by_gradient(flow)

@@ -108,7 +108,7 @@ def find_nonfinite(rank: RankDump, near: float = NEAR) -> NonFinite:
     """
     if rank.config.get("data") in ("structure", "hash"):
         raise MissingDataError(
-            f'{rank.where} was recorded with DumpConfig.data="{rank.config["data"]}", which tells nothing of the '
+            f'{rank.where} was recorded with DumpConfig.data="{rank.config["data"]}", which says nothing about the '
             'elements; record again with data="statistic"'
         )
     with damage_seen() as damage:

@@ -10,6 +10,7 @@ import torch
 
 from ...dump import RankDump, Value
 from ...errors import FormatError, MissingDataError
+from ...geometry import once
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,9 @@ def _finite(number: Any) -> float | None:
 def _from_tensor(tensor: torch.Tensor) -> Contents:
     if tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    tensor = tensor.resolve_conj().resolve_neg()
+    seen = tensor.numel()
+    tensor = once(tensor).resolve_conj().resolve_neg()
+    times = seen // max(tensor.numel(), 1)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if tensor.element_size() == 1:
@@ -101,4 +104,4 @@ def _from_tensor(tensor: torch.Tensor) -> Contents:
             chunk = chunk[chunk.isfinite()]
             least, most = (float(x) for x in torch.aminmax(chunk)) if chunk.numel() else (math.inf, -math.inf)
         low, high = min(low, least), max(high, most)
-    return Contents(tensor.numel(), nan, posinf, neginf, _finite(low), _finite(high))
+    return Contents(tensor.numel() * times, nan * times, posinf * times, neginf * times, _finite(low), _finite(high))

@@ -26,6 +26,7 @@ from ..composed_ops import composed
 from .allowed_ops import allowed_op
 from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
+from .arguments.named_rules import arguments_of
 from .default_dtypes import factory_dtype, makes_floats_of_integers
 from .kernel_ops import KernelOp, kernel_op, unknown_slots
 from .random_draws import draw
@@ -170,7 +171,6 @@ def run_on(
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
-    names = [argument.name for argument in op._schema.arguments]
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     run = composed(op, around.device)
@@ -194,6 +194,7 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     except BaseException as error:  # an op of a library may raise what is no Exception: SystemExit, a panic of Rust
         raise ReplayError(f"it raised when replayed: {said_by(error)}") from error
     mutated = {}
+    names, _ = arguments_of(op)
     for name in call.mutated:
         position = names.index(name) if name in names else len(args)
         mutated[name] = args[position] if position < len(args) else kwargs.get(name)
@@ -234,7 +235,7 @@ class _Arguments:
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
-        args, kwargs = call.inputs
+        args, kwargs = call.shared_inputs()
         made = [self._item(self._chosen(item)) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
         if self._around.cast and position is not None and len(made) > position:
@@ -283,7 +284,7 @@ def _recorded(call: Call, around: Surroundings) -> Callable[[Value], torch.Tenso
 
 def _written(call: Call) -> frozenset[int]:
     """Return the ids of the values that a call wrote to, as they were before."""
-    args, kwargs = call.inputs
+    args, kwargs = call.shared_inputs()
     names = call.arguments
     found = []
     for name in call.mutated:

@@ -169,11 +169,15 @@ def sum_of_scalars(signatures: Sequence[Signature]) -> Signature:
     return sign(torch.tensor([sum(one.first for one in signatures) / float(_COLUMNS[0, 0])], dtype=torch.float64))
 
 
+def distance(one: Signature, other: Signature) -> float:
+    """Return how far the contents are apart that two signatures stand for, at least."""
+    return max(abs(one.norm - other.norm), abs(one.first - other.first), abs(one.second - other.second))
+
+
 def is_equal(one: Signature, other: Signature) -> bool:
     """Return True if both stand for the same contents, but for rounding in float64 alone."""
     allowed = _EXACT * max(one.norm, other.norm) + max(one.noise, other.noise)
-    apart = (one.norm - other.norm, one.first - other.first, one.second - other.second)
-    return one.numel == other.numel and max(map(abs, apart)) <= allowed
+    return one.numel == other.numel and distance(one, other) <= allowed
 
 
 def is_same(one: Signature, other: Signature) -> bool:

@@ -4,20 +4,26 @@ Theory of operation
     Before the first step moments are zero, and a network and its copy are alike: a program that reads the one for the
     other makes no difference yet, and is another function all the same. Functions are equal for all contents, so both
     sides are evaluated once more with such sources moved a little, each by numbers of its own. Which belongs to which
-    is told by what the step leaves there.
+    is known by what the step leaves there. One side alone may read a copy that the step leaves as it was (a network
+    that is no longer trained): the other side then reads what is trained for it. Where both sides make each end by the
+    same calls of the same sources, they do so for all contents, and nothing is run again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import torch
 
 from ...dump import Value
+from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
+from ..evaluation.plan import Key
 from ..rerun.run_region import start_tensors
 from ..signatures.signature import is_same
 
@@ -26,10 +32,16 @@ _MOVED: Final = 0.01  # relative, of zeros absolute: away from zero, as no squar
 Contents = dict[int, torch.Tensor]
 
 
-def told_apart(
-    target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]
-) -> tuple[Contents, Contents] | None:
-    """Return contents for sources of both sides by id, if some that hold the same can be told apart; else None.
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Sources that hold the same and are distinguished, by id."""
+
+    contents: tuple[Contents, Contents]  # of both sides
+    pairs: list[tuple[list[Value], list[Value]]]  # which of both sides belong together
+
+
+def told_apart(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]) -> Apart | None:
+    """Return contents for sources of both sides, if some that hold the same can be distinguished; else None.
 
     Args:
         target: evaluated.
@@ -41,22 +53,63 @@ def told_apart(
     ours, theirs = _fates(target), _fates(baseline)
     generator = torch.Generator().manual_seed(11)
     found: tuple[Contents, Contents] = ({}, dict(stand_ins))
+    pairs = []
     for number, fates in ours.items():
         others = theirs.get(number, {})
-        if len(fates) < 2 or fates.keys() != others.keys():
+        alone = fates.keys() ^ others.keys()
+        if len(fates | others) < 2 or alone - {None}:
             continue
-        for fate, values in fates.items():
+        for fate in fates | others:
+            values, counterparts = fates.get(fate, []), others.get(fate, [])
             try:
-                tensor = start_tensors(values[:1])[values[0].id].contiguous()
+                tensor = start_tensors((values or counterparts)[:1])[(values or counterparts)[0].id].contiguous()
             except UNREADABLE:
                 return None
+            if fate in alone and tensor.min() == tensor.max():
+                continue  # zeros from outside may stand for zeros that the other side makes
             moved = torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator) + 0.5
             tensor = tensor + _MOVED * moved * torch.where(tensor == 0, torch.ones_like(tensor), tensor)
-            if any(value.numel != tensor.numel() for value in others[fate]):
+            if any(value.numel != tensor.numel() for value in counterparts):
                 return None
             found[0].update((value.id, tensor) for value in values)
-            found[1].update((value.id, tensor.reshape(value.shape)) for value in others[fate])
-    return found if found[0] else None
+            found[1].update((value.id, tensor.reshape(value.shape)) for value in counterparts)
+            pairs.append((values, counterparts))
+    return Apart(found, pairs) if pairs else None
+
+
+def are_made_alike(
+    sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]], apart: Apart
+) -> bool:
+    """Return True if both sides make each end by the same calls of the same sources; False says nothing.
+
+    Args:
+        sides: evaluated, and no end differs.
+        ends: of both sides.
+        apart: which sources that hold the same belong together.
+    """
+    fresh = count()
+    made: dict[Key, tuple[int, ...]] = {}
+    known: list[set[tuple[int | None, int]]] = []
+    starts = [(next(fresh), pair) for pair in apart.pairs]
+    for side, evaluation in enumerate(sides):
+        numbers = {value.id: number for number, pair in starts for value in pair[side]}
+        if not evaluation.trace(numbers, made, fresh):
+            return False
+        found = [(end.number, _traced(evaluation, end, numbers)) for end in ends[side]]
+        if any(number is None for _, number in found):
+            return False
+        known.append({(one, other) for one, other in found if other is not None})
+    return known[0] == known[1]
+
+
+def _traced(evaluation: Evaluation, end: End, numbers: Mapping[int, int]) -> int | None:
+    """Return the number of an end by which calls made it, or None."""
+    value = end.value
+    if end.buffer is not None and end.buffer.numel != value.numel:
+        return None
+    if value.id not in numbers and (writer := evaluation.flow.writer(value)) is not None:
+        value = writer[2]
+    return numbers.get(value.id)
 
 
 def _follows(evaluation: Evaluation) -> bool:

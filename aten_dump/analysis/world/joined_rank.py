@@ -56,6 +56,7 @@ _OTHERS: Final = (
     r.PACKED,
     r.FETCHED,
     r.OPTIMIZER_GROUPS,
+    r.PARAMETERS,
 )
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
 _ON_RANK: Final = " on rank "

@@ -155,7 +155,7 @@ class SavedPacks:
         self._is_closed = True
         self._loose.clear()
         if self._agreed:
-            message = "saved tensors were fetched by nodes of the very calls that had saved them, as the nodes tell"
+            message = "saved tensors were fetched by nodes of the very calls that had saved them, as the nodes say"
             self.step.emit(Note(NOTE, "saved_tensors", message, self._agreed))
 
 

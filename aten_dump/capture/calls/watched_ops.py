@@ -17,7 +17,7 @@ from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN
 from ..naming.op_schemas import WRITES_RESULT
-from ..step.collectives import name_group
+from ..step.collectives import Message, name_group
 from ..step.threads import ThreadState
 from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
@@ -143,8 +143,11 @@ class WatchedOp(PendingOp):
             self.n = self.entry.counter.next()
         flight.op = self
 
+        is_message = isinstance(flight, Message)  # whose result is a Work, which holds what is sent: not kept
+        returned = encode(result, ops.values, ops.keep_outputs) if is_message else result
+
         def finish() -> None:
-            outputs = encode(result, ops.values, ops.keep_outputs)
+            outputs = returned if is_message else encode(returned, ops.values, ops.keep_outputs)
             written: list[Tree] = []
             for name, target in flight.targets.items():
                 written += (name, encode(target, ops.values, ops.keep_outputs))

@@ -33,7 +33,7 @@ from ..step.open_calls import OpenCall
 from ..torch_internals.compiler import (
     MODULE,
     SWITCH,
-    UNTOLD,
+    UNSEEN,
     compiles_alike_under_modes,
     is_for_higher_order,
     is_inductor,
@@ -169,7 +169,7 @@ class CompiledCalls:
         thread.claimed = max(thread.claimed, get_sequence_nr())
         thread.last_call = call.id
         result, error = result_of(frame, region.handled)
-        if result is UNTOLD:
+        if result is UNSEEN:
             region.recorder.step.next_id()  # else it looks like a question, that runs no op and makes no tensor
         region.recorder.calls.end(thread, call, result, error)
 

@@ -130,5 +130,10 @@ class Interner:
     def _is_user(self, file: str) -> bool:
         known = self._users.get(file)
         if known is None:
-            known = self._users[file] = not file.startswith(_LIBRARY)
+            known = self._users[file] = is_of_program(file)
         return known
+
+
+def is_of_program(file: str) -> bool:
+    """Return True if a source file is neither torch's nor the recorder's nor of an installed package."""
+    return not file.startswith(_LIBRARY)

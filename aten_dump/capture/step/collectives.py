@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+from weakref import ref
 
 import torch
 
@@ -31,11 +32,11 @@ from ..naming.op_schemas import OpPlan
 from ..values.distributed_literals import group_named
 from .open_calls import OpenCall
 
-# They write nothing and have ended when they return, or are often left alone: a Work that is kept keeps what is sent.
+_SENDS: Final = "c10d::send"
+# They have ended when they return.
 _NEVER_WAITED_FOR: Final = frozenset(
     (
         "c10d::monitored_barrier_",
-        "c10d::send",
         "_c10d_functional::isend",
         "_c10d_functional::_wrap_tensor_autograd",
         WAIT_TENSOR,
@@ -91,18 +92,37 @@ class Flight:
         except (RuntimeError, NotImplementedError):  # a backend without futures
             return False
 
+    def ends_with(self, work: Any) -> bool:
+        """Return True if it has ended when this Work has been waited for."""
+        return self.work is work
+
     def belongs_to_cpp(self) -> bool:
         """Tell whether no Python code holds the Work, so that none can wait for it."""
         return self.work is not None and sys.getrefcount(self.work) <= 2  # the flight's own, and that of the question
 
 
+class Message(Flight):
+    """A message that is sent. Often nobody waits for it, and its Work, which keeps what is sent, is not kept."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(None, {}, [], None)
+        self._work = ref(work)
+
+    def ends_with(self, work: Any) -> bool:
+        """Return True if it has ended when this Work has been waited for."""
+        return self._work() is work
+
+
 class Flights:
     """The collectives of one step that are under way."""
 
-    __slots__ = ("_emit", "_storages", "left", "pending")
+    __slots__ = ("_emit", "_messages", "_storages", "left", "pending")
 
     def __init__(self, storages: StorageTable, emit: Callable[[Any], None]) -> None:
         self.pending: list[Flight] = []
+        self._messages: list[Flight] = []  # apart, as no op can read what they write
         self.left: list[Flight] = []  # under way when the step ended, for the program to wait for
         self._storages = storages
         self._emit = emit
@@ -113,6 +133,8 @@ class Flights:
         """Note that a collective was started; None for one that neither writes memory here nor is waited for."""
         if plan.name.op in _NEVER_WAITED_FOR:
             return None
+        if plan.name.op == _SENDS:
+            return self._send(_work_in(result))
         targets = _targets(plan, args, kwargs)
         tensors = list(_tensors_of(targets.values() or (result,)))
         work = _work_in(result)
@@ -122,6 +144,18 @@ class Flights:
         self.pending.append(flight)
         self._hide(flight)
         return flight
+
+    @property
+    def under_way(self) -> list[Flight]:
+        """All that is under way, messages too."""
+        return [*self.pending, *self._messages]
+
+    def _send(self, work: Any) -> Message | None:
+        if work is None:
+            return None
+        message = Message(work)
+        self._messages.append(message)
+        return message
 
     def _hide(self, flight: Flight) -> None:
         for tensor in flight.memory():
@@ -152,7 +186,7 @@ class Flights:
 
     def of_work(self, work: Any) -> list[Flight]:
         """Return the flights that end with this Work."""
-        return [flight for flight in self.pending if flight.work is work]
+        return [flight for flight in self.under_way if flight.ends_with(work)]
 
     def of_call(self, call: OpenCall) -> list[Flight]:
         """Return the flights that this Python-level call has started."""
@@ -160,9 +194,12 @@ class Flights:
 
     def land(self, flight: Flight) -> None:
         """The result is there: record it."""
-        if flight not in self.pending:
+        if flight in self._messages:
+            self._messages.remove(flight)
+        elif flight in self.pending:
+            self.pending.remove(flight)
+        else:
             return  # another thread waited for it too
-        self.pending.remove(flight)
         for tensor in flight.memory():
             self._storages.written(tensor)
         for finish in flight.finishers:
@@ -180,7 +217,7 @@ class Flights:
 
     def close(self) -> None:
         """The step ends: write the records of what is still under way, its results undefined."""
-        flights, self.pending = self.pending, []
+        flights, self.pending, self._messages = self.under_way, [], []
         for flight in flights:
             for finish in flight.finishers:
                 finish()

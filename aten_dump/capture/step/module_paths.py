@@ -63,6 +63,15 @@ class ModulePaths:
         shards = [known for known in (self._parameters or {}).values() if known.is_subclass]
         return [(known.path, tensor) for known in shards if (tensor := known.reference()) is not None]
 
+    def models(self) -> list[nn.Module]:
+        """Return the models that are known and alive."""
+        return [model for reference, _ in self._roots if (model := reference()) is not None]
+
+    def trainable(self) -> list[str]:
+        """Return the names of the parameters that require grad."""
+        known = (self._parameters or {}).values()
+        return [one.path for one in known if (tensor := one.reference()) is not None and tensor.requires_grad]
+
     def refresh(self) -> None:
         """Read the models anew: modules and parameters may have been added or replaced."""
         roots, self._roots = self._roots, []

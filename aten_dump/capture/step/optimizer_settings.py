@@ -2,6 +2,7 @@
 
 They are written as an optimizer's step begins, where they are not those of its last record, and once more at the end of
 the recorded step where something has changed them since, as a scheduler does. Nothing of the optimizer is kept alive.
+Which parameters an optimizer holds is written once, as its first step begins.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any, Final
 import torch
 from torch.optim import Optimizer
 
-from ...store.records import OPTIMIZER_GROUPS, TREE_LIST, TREE_TUPLE, OptimizerGroups, Tree
+from ...store.records import OPTIMIZER_GROUPS, PARAMETERS, TREE_LIST, TREE_TUPLE, OptimizerGroups, Parameters, Tree
 from ..torch_internals.addresses import address_of
+from .module_paths import ModulePaths
 from .step import Step
 from .threads import ThreadState
 
+_OF_MODELS: Final = -1
 _LONGEST_TEXT: Final = 200
 _MOST_ITEMS: Final = 16  # of a list, as betas are
 _MOST_INTEGER: Final = 1 << 63
@@ -28,8 +31,9 @@ _Groups = list[tuple[dict[str, Tree], list[int]]]  # settings, and the groups th
 class OptimizerSettings:
     """What was written of the optimizers of one step."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, paths: ModulePaths) -> None:
         self._step = step
+        self._paths = paths
         self._known: dict[int, tuple[weakref.ref[Optimizer], int, _Groups]] = {}  # by id of the optimizer
 
     def note(self, optimizer: Optimizer, thread: ThreadState) -> None:
@@ -48,6 +52,11 @@ class OptimizerSettings:
                 self._write(optimizer, ended=True)
         self._known.clear()
 
+    def _held_by(self, optimizer: Optimizer) -> list[str]:
+        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        known = (self._paths.parameter(id(parameter)) for parameter in held)
+        return ["" if one is None else one[0] for one in known]
+
     def _write(self, optimizer: Optimizer, *, ended: bool) -> None:
         groups = _groups_of(optimizer)
         known = self._known.get(id(optimizer))
@@ -55,6 +64,10 @@ class OptimizerSettings:
             return
         is_new = known is None or known[0]() is not optimizer
         number = len(self._known) if is_new or known is None else known[1]
+        if is_new:
+            if not self._known:
+                self._step.emit(Parameters(PARAMETERS, _OF_MODELS, self._paths.trainable()))
+            self._step.emit(Parameters(PARAMETERS, number, self._held_by(optimizer)))
         self._known[id(optimizer)] = weakref.ref(optimizer), number, groups
         name, at_ns = type(optimizer).__name__, self._step.now_ns()
         for settings, numbers in groups:

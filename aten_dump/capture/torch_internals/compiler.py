@@ -24,7 +24,7 @@ MODULE: Final = "torch._dynamo.eval_frame"
 SWITCH: Final = "_maybe_set_eval_frame"  # what the wrapper asks to switch the compiler on and back
 _WRAPPERS: Final = ("compile_wrapper", "_fn")
 _OPERATORS: Final = "torch._higher_order_ops."
-UNTOLD: Final = "not told: what a compiled function returns is not seen with this version of torch"
+UNSEEN: Final = "what a compiled function returns is not seen with this version of torch"
 _MOST_WRAPPED: Final = 16  # callbacks around a backend
 _ATTENTION: Final = "torch.nn.attention.flex_attention"
 # What has the methods that run a model which AOTInductor compiled: torch's classes of C++.
@@ -56,7 +56,7 @@ def wrapper_of(module: ModuleType) -> CodeType | None:
 
 
 def result_of(frame: FrameType, handled: BaseException | None) -> tuple[Any, BaseException | None]:
-    """Return what a wrapper's frame that is about to end returns, `UNTOLD` where it does not say, and what it raises.
+    """Return what a wrapper's frame that is about to end returns, `UNSEEN` where it does not say, and what it raises.
 
     Args:
         frame: the wrapper's.
@@ -66,7 +66,7 @@ def result_of(frame: FrameType, handled: BaseException | None) -> tuple[Any, Bas
     if "result" in values:
         return values["result"], None
     error = sys.exc_info()[1]
-    return (UNTOLD, None) if error is handled else (None, error)
+    return (UNSEEN, None) if error is handled else (None, error)
 
 
 def name_of_compiled(frame: FrameType) -> str:

@@ -87,7 +87,7 @@ def refuse_hooks() -> None:
     """
     if not TELLS_TOP_SAVED_HOOKS:
         raise ConfigError(
-            f'DumpConfig.saved_tensors is "hooks": torch {torch.__version__} does not tell which saved-tensor hooks '
+            f'DumpConfig.saved_tensors is "hooks": torch {torch.__version__} does not say which saved-tensor hooks '
             'the program has, and would no longer call them; take "nodes", or a newer torch'
         )
 

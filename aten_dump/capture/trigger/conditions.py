@@ -253,7 +253,7 @@ def _of_register(found: FoundSet, op: Op, call: Call) -> str:
     where = " in backward" if call.phase == _BACKWARD_PHASE else ""
     if not found.was_clear:
         return f"the overflow register of {found.device} was set by {op.op}{where} or by what ran before it, unrecorded"
-    return f"{op.op} set the overflow register of {found.device}{where}: it saturates, and no value tells of that"
+    return f"{op.op} set the overflow register of {found.device}{where}: it saturates, and no value shows that"
 
 
 def _strange(values: list[int], known: Known) -> _Strange:

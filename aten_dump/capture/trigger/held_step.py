@@ -66,6 +66,7 @@ class HeldStep:
             r.FETCHED: self._packs.take_fetched,
             r.MODE: self._pass_on_or_hold,
             r.OPTIMIZER_GROUPS: self._pass_on_or_hold,
+            r.PARAMETERS: self._pass_on_or_hold,
             r.GRAPH: self._pass_on_or_hold,
             r.KERNEL: self._pass_on_or_hold,
             r.NOTE: self._pass_on_or_hold,

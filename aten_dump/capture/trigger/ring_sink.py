@@ -205,7 +205,7 @@ class RingSink:
             try:
                 self._signals.write(signal)
             except (OSError, FormatError) as error:
-                step.take(r.Note(r.NOTE, "trigger", f"the other ranks could not be told: {error}", 1))
+                step.take(r.Note(r.NOTE, "trigger", f"the other ranks could not be reached: {error}", 1))
         self._write_window(step, signal)
 
     def _answer(self, signals: list[Signal]) -> None:

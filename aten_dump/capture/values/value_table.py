@@ -186,7 +186,7 @@ class ValueTable(ValueIds):
         """Let go of everything."""
         try:
             if self._unseen_writes is not None and self._unseen_writes.count:
-                message = "writes that no op tells of (numpy, a custom kernel) were found by the contents of the memory"
+                message = "writes without an op (numpy, a custom kernel) were found by the contents of the memory"
                 self._emit(Note(NOTE, "unseen_writes", message, self._unseen_writes.count))
             self._keeper.close()
         finally:

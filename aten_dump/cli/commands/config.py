@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ..files import opened
 
 _BEGIN: Final = """\
-# What aten_dump records; `aten-dump config check FILE` tells what is wrong with it.
+# What aten_dump records; `aten-dump config check FILE` says what is wrong with it.
 path = "dump"        # directory, made if missing
 steps = "0-1"        # "all", "0|5-8|100-120"
 ranks = "all"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import click
 
 from ... import IS_COMPILED, __version__
-from ...plain_text import without_secrets
+from ...analysis.environments import compare_environments, describe_environment
 from ...store.records import FORMAT_VERSION
-from ..console import print_lines
+from ...variables import variables_that_matter
+from ..console import echo, print_lines
 
 _PACKAGES: Final = (
     "torch_npu",
@@ -27,28 +30,61 @@ _PACKAGES: Final = (
     "triton",
     "pyarrow",
 )
-_VARIABLES: Final = (
-    "ATEN_DUMP_",
-    "TORCH",
-    "PYTORCH_",
-    "CUDA_VISIBLE",
-    "ASCEND_",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "OMP_",
-)
 
 
 @click.command("env")
-def command() -> None:
-    """Print versions, devices and variables of this machine: put it into a report of a bug.
+@click.argument("dump", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--compare",
+    "both",
+    nargs=2,
+    type=click.Path(path_type=Path),
+    metavar="TARGET BASELINE",
+    help="Two dumps: say what they differ in beside the program.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines to read, or one object as docs/json/env.schema.json and docs/json/env-compare.schema.json have it.",
+)
+def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> None:
+    """Print versions, devices and variables of this machine, or of the run in DUMP; or compare two runs.
+
+    With --compare: hyperparameters, data, model, random numbers, seed, versions, devices, switches, variables, most
+    relevant first. Values of what is named as a secret are masked.
+
+    Exit code 0: printed, or no difference; 1: the runs differ; 2: a dump cannot be read.
 
     \b
     Examples
       aten-dump env
+      aten-dump env dump
+      aten-dump env --compare dump other
     """  # noqa: D301 - \b keeps click from filling lines
-    print_lines(_facts())
+    if both is not None:
+        _compare(both, form)
+        return
+    lines = [*(_facts() if dump is None else describe_environment(dump))]
+    if form == "json":
+        echo(json.dumps({"schema": 1, "dump": None if dump is None else str(dump), "facts": lines}, indent=1))
+    else:
+        print_lines(lines)
+
+
+def _compare(both: tuple[Path, Path], form: str) -> None:
+    found = compare_environments(*both)
+    if form == "json":
+        echo(json.dumps(found.to_json(), indent=1))
+    else:
+        print_lines(one.text for one in found.differences)
+        count = len(found.differences)
+        echo(f"{count} difference{'s' if count != 1 else ''}" if count else "No difference.")
+        print_lines(f"not compared: {text}" for text in found.unknown)
+    if found.differences:
+        raise click.exceptions.Exit(1)
 
 
 def _facts() -> Iterator[str]:
@@ -59,9 +95,7 @@ def _facts() -> Iterator[str]:
     yield from _torch()
     for name in _PACKAGES:
         yield f"{name} {_version(name)}"
-    for name, text in sorted(os.environ.items()):
-        if name.startswith(_VARIABLES):
-            yield from without_secrets([f"{name}={text}"])
+    yield from (f"{name}={text}" for name, text in variables_that_matter().items())
 
 
 def _version(name: str) -> str:

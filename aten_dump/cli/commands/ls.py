@@ -9,16 +9,17 @@ from typing import Final, NamedTuple
 
 import click
 
-from ...analysis.live_collectives import collectives_of
-from ...dump import Dump, RankDump, open_dump
+from ...analysis.hang import hang
+from ...dump import RankDump, open_dump
 from ...dump.index.summary import Summary
 from ...dump.shown.command_lines import command_line
 from ...dump.shown.step_ranks import told_together
 from ...dump.wholeness import lacks_of
 from ...errors import AtenDumpError
-from ...report.terminal_tables import UNCHECKED, collectives_table, note_sentences, run_lines, scopes_line, steps_table
+from ...report.terminal_tables import UNCHECKED, note_sentences, run_lines, scopes_line, steps_table
 from ..console import echo, print_lines, print_table, with_progress
 from ..options import dump_argument, say_not_whole
+from .hang import print_hang
 
 # Up to here all indexes are read in about a second, and the details come without asking.
 _QUICK_INDEX_BYTES: Final = 64 << 20
@@ -34,8 +35,7 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
 @click.option(
     "--live",
     is_flag=True,
-    help="For a run that hangs, or may: the last and the pending collective of each rank and group, and what ranks do "
-    "not agree in. Exit code 1 where there is something.",
+    help="For a run that hangs, or may: what `aten-dump hang` prints, with its exit code.",
 )
 def command(dump: Path, details: bool | None, live: bool) -> None:
     """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
@@ -51,7 +51,7 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
     """  # noqa: D301 - \b keeps click from filling lines
     opened = open_dump(dump)
     if live:
-        _print_live(opened)
+        print_hang(hang(opened))
         return
     ranks = opened.all_ranks()
     summaries = [rank.summary() for rank in with_progress("reading", ranks)]
@@ -100,27 +100,6 @@ def _look(rank: RankDump, summary: Summary, *, read: bool) -> _Look:
         return _Look(*where, fresh.state, fresh.lacks, fresh.calls_by_kind(), notes)
     except AtenDumpError as error:  # a look at a dump does not end with one damaged file of it
         return _Look(*where, "damaged", lacks_of("damaged", (str(error),)), Counter(), [])
-
-
-def _print_live(dump: Dump) -> None:
-    """Print what the ranks are at."""
-    latest: dict[int, RankDump] = {}
-    for rank in dump.all_ranks():
-        latest[rank.rank] = max(rank, latest.get(rank.rank, rank), key=lambda one: one.step)
-    if not latest:
-        echo("no rank has written a step yet")
-        return
-    looked_at = (rank.anew() for rank in latest.values())
-    say_not_whole(dump.path, [rank for rank in looked_at if rank.state == "damaged"])  # all are interrupted, as yet
-    step = min(rank.step for rank in latest.values())
-    ahead = [f"rank {number} is in step {rank.step}" for number, rank in latest.items() if rank.step > step]
-    groups = collectives_of([rank for rank in dump.all_ranks() if rank.step >= step], dump.expected_ranks)
-    print_lines(f"{words}; the others are in step {step}" for words in ahead)
-    print_table(collectives_table({number: rank.step for number, rank in latest.items()}, groups))
-    found = [words for group in groups for words in group.mismatches()]
-    print_lines(found or ["the ranks agree in all collectives that they have begun"])
-    if found:
-        raise click.exceptions.Exit(1)
 
 
 def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: Path) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from ...dump import open_dump
-from ...errors import AtenDumpError
+from ...dump.foreign.foreign_rank import ForeignRank
+from ...errors import AtenDumpError, MissingDataError
 from ...store import recovery
 from ..console import echo, warn, with_progress
 from ..options import dump_argument
@@ -31,12 +32,15 @@ def command(dump: Path) -> None:
     changed, failed = 0, 0
     for rank in with_progress("recovering", ranks):
         try:
+            if isinstance(rank, ForeignRank):
+                raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
             report = recovery.recover(rank.directory)
         except AtenDumpError as error:
             warn(error)
             failed += 1
             continue
         changed += report.changed
+        failed += not (report.changed or report.committed)
         if report.changed or not report.committed:
             echo(f"step {rank.step} rank {rank.rank}: {report.message}")
     left = f", {failed} could not be" if failed else ""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
 
+from ...analysis.repeat import Repeated, repeat
 from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
 from ...errors import StoreError, UnfinishedError
-from ...report.replay import answer_lines, ops_table, what_next
+from ...report.replay import answer_lines, ops_table, repeated_lines, what_next
 from ...whole_files import refuse_to_replace_part_of
 from ..completion import complete_name
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
@@ -26,7 +31,7 @@ from ..options import (
     place_options,
 )
 from ..places import Place
-from ..workers import jobs_option, workers
+from ..workers import is_shared_out, jobs_option, workers
 
 
 @click.command("replay")
@@ -39,10 +44,25 @@ from ..workers import jobs_option, workers
     type=click.Choice(["float64", "recorded"]),
     default="float64",
     show_default=True,
-    help="float64 judges each op against a reference; recorded tells what is reproduced bit by bit.",
+    help="float64 judges each op against a reference; recorded shows what is reproduced bit by bit.",
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
 @click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")
+@click.option(
+    "--repeat",
+    "times",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Run each op N times, in the recorded dtypes: whose bits are not the same twice?",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="With --repeat: lines to read, or one object as docs/json/replay-repeat.schema.json has it.",
+)
 @allow_ops_option
 @jobs_option
 @limit_option(20, "rows of the table")
@@ -55,6 +75,8 @@ def command(
     dtype: str,
     emit: Path | None,
     everything: bool,
+    times: int | None,
+    form: str,
     allow_ops: tuple[str, ...],
     jobs: int,
     limit: int | None,
@@ -72,30 +94,49 @@ def command(
       aten-dump replay dump Aten.addmm.3.forward --emit repro.py
       aten-dump replay dump --dtype recorded
       aten-dump replay dump --all --jobs 8
+      aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
-    if everything and (name, step, rank, emit) != (None, None, None, None):
-        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
-    if jobs > 1 and not everything:
-        raise click.UsageError("--jobs shares out steps and ranks: give --all with it")
-    judged = None if dtype == "recorded" else torch.float64
+    shared_out = is_shared_out(jobs)
+    _check_options((name, step, rank, emit), everything=everything, shared_out=shared_out, times=times, form=form)
     if everything:
         _replay_all(dump, jobs, device, dtype, allow_ops)
         return
-    shown = Place(dump, step, rank)
+    shown = Place(dump, step, rank, err=form != "text")
     opened = shown.rank
-    if emit is None and name is None and not len(opened.calls):
-        echo(f"{opened.where} has no calls: nothing was to be replayed")
-        return
-    if emit is not None:
+    if times is not None:
+        calls = opened if name is None else _aten_calls(opened[name])
+        with count_progress("running") as update:
+            _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
+    elif emit is not None:
         _emit(opened, name, emit, allow_ops)
-        return
+    elif name is None and not len(opened.calls):
+        echo(f"{opened.where} has no calls: nothing was to be replayed")
+    else:
+        judged = None if dtype == "recorded" else torch.float64
+        run = partial(replay, device=device, dtype=judged, allow_ops=allow_ops)
+        _exit([_print_replay(shown, name, run, line_limit(limit, default=20))], dtype)
+
+
+def _print_replay(shown: Place, name: str | None, run: Callable[..., Replay], most: int | None) -> Replay:
+    """Replay one step and rank, or the ops of one of its calls; print what was found, and return it."""
     others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
     lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
-        calls = opened if name is None else _aten_calls(opened[name])
-        found: Replay = replay(calls, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
-    _print(found, lines, line_limit(limit, default=20))
-    _exit([found], dtype)
+        found = run(shown.rank if name is None else _aten_calls(shown.rank[name]), progress=update)
+    _print(found, lines, most)
+    return found
+
+
+def _check_options(one: tuple[Any, ...], *, everything: bool, shared_out: bool, times: int | None, form: str) -> None:
+    """Check that options go together; `one` are those for one call, step or rank: NAME, --step, --rank, --emit."""
+    if everything and any(option is not None for option in one):
+        raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
+    if shared_out and not everything:
+        raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
+    if times is None and form != "text":
+        raise click.UsageError("--format json goes with --repeat")
+    if times is not None and (everything or one[-1] is not None):
+        raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
 
 
 def _print(found: Replay, others: list[str], most: int | None) -> None:
@@ -106,6 +147,19 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
         say_left_out(len(found.ops) - min(len(found.ops), most or len(found.ops)), "rows")
         echo()
         print_lines(what_next(found))
+
+
+def _print_repeated(found: Repeated, form: str) -> None:
+    if form == "json":
+        echo(json.dumps(found.to_json(), indent=1))
+    else:
+        print_lines(repeated_lines(found))
+    if found.lacks:
+        never_end_well()
+    if found.guilty:
+        raise click.exceptions.Exit(1)
+    if not found.ops:
+        raise click.exceptions.Exit(2)
 
 
 def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
+from ...dump.foreign.foreign_rank import ForeignRank
+from ...errors import MissingDataError
 from ...report.terminal_tables import offload_by_module, saved_by_call, saved_by_module
 from ...report.units import format_bytes
 from ..console import echo, line_limit, print_table
 from ..options import dump_argument, limit_option, place_options
 from ..places import Place
 
-_UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not tell (docs/limitations.md)"
+_UNRECORDED = "what autograd keeps is not known: another tool recorded this, which does not say"
+_UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does not say (docs/limitations.md)"
 
 
 @click.command("saved")
@@ -37,6 +40,8 @@ def command(
     """  # noqa: D301 - \b keeps click from filling lines
     shown = Place(dump, step, rank)
     recorded = shown.rank
+    if isinstance(recorded, ForeignRank):
+        raise MissingDataError(f"{recorded.where}: {_UNRECORDED}")
     saved = recorded.saved_for_backward()
     most = line_limit(limit, default=30)
     echo(shown.line)

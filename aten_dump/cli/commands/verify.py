@@ -13,7 +13,7 @@ from ...errors import UnfinishedError
 from ..console import byte_progress, count_progress, echo
 from ..ending import never_end_well
 from ..options import dump_argument
-from ..workers import jobs_option, workers
+from ..workers import is_shared_out, jobs_option, workers
 
 
 @click.command("verify")
@@ -46,7 +46,7 @@ def _verify(dump: Dump, jobs: int, where: str) -> tuple[int, int]:
     folders, count = 0, len(dump.problems)
     for problem in dump.problems:
         echo(problem)
-    for found in _one_by_one(dump) if jobs == 1 else _side_by_side(dump, jobs):
+    for found in _side_by_side(dump, jobs) if is_shared_out(jobs) else _one_by_one(dump):
         for problem in found.problems:
             echo(f"{where}step {found.step} rank {found.rank}: {problem}")
         folders += 1

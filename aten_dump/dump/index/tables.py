@@ -75,6 +75,7 @@ class Tables:
         self.unfinished = frozenset(begun) - frozenset(self._finished(rows, begun))  # ids
         self.calls = CallTable(rows[records.CALL], MadeRows(_call_of(begun[id]) for id in sorted(self.unfinished)))
         self.optimizer_groups = Records(rows[records.OPTIMIZER_GROUPS], records.OptimizerGroups)
+        self.parameters = Records(rows[records.PARAMETERS], records.Parameters)
         self.graphs = RecordTable(rows[records.GRAPH], records.Graph)
         self.kernels = RecordTable(rows[records.KERNEL], records.Kernel)  # by op id
         self.modes = CallModes(rows[records.MODE], self.calls)

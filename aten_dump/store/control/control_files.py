@@ -3,7 +3,9 @@
 Theory of operation
     ``<dump>/control/request.json`` is written by whoever asks (`aten-dump ctl`), ``answer-rank<R>.json`` by each rank
     and ``decision.json`` by the first of them. Each is replaced as a whole, so that it is read whole or not at all, and
-    each names the number of its request. None of them is part of the dump: no reader needs them.
+    each names the number of its request. ``pulse-rank<R>.json`` is a rank's sign of life, of a run of several ranks:
+    replaced every few seconds, and once more when its recording ends. None of them is part of the dump: no reader
+    needs them.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FOLDER: Final = "control"
+NOT_SELECTED: Final = "which is not selected"  # of a step, in Pulse.doing
 _MOST_BYTES: Final = 1 << 16
-_ANSWER: Final = re.compile(r"answer-rank(0|[1-9][0-9]{0,17})\.json")
+_OF_RANK: Final = re.compile(r"(answer|pulse)-rank(0|[1-9][0-9]{0,17})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,25 @@ class Decision:
     level: str | None = None
 
 
-_Kind = TypeVar("_Kind", Request, Answer, Decision)
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A sign of life of a rank."""
+
+    rank: int
+    at_unix_ns: int
+    interval_ms: int  # until the next one
+    host: str  # with what tells apart the process ids of containers
+    pid: int
+    pid_ticks: int  # when the process was started, as /proc/<pid>/stat has it; 0 where the system does not say
+    doing: str  # what the recorder does: "records step 3"
+    line: str = ""  # of the program's code in which its main thread is, and its callers'; empty while it goes on
+    inside: str = ""  # the innermost line of a library that this line has called
+    waits: tuple[int, ...] = ()  # ids of the calls of this step for whose Work it waits
+    closed: bool = False  # the recording has ended: there will be no other pulse
+    error: str = ""  # that ended it
+
+
+_Kind = TypeVar("_Kind", Request, Answer, Decision, Pulse)
 _Message = TypeVar("_Message", bound="DataclassInstance")
 
 
@@ -90,6 +111,13 @@ class ControlFiles:
 
     def answers(self) -> list[Answer]:
         """Return what each rank that has answered said last, by rank."""
+        return self._of_ranks("answer", Answer)
+
+    def pulses(self) -> list[Pulse]:
+        """Return the last sign of life of each rank that has given one, by rank."""
+        return self._of_ranks("pulse", Pulse)
+
+    def _of_ranks(self, name: str, kind: type[_Kind]) -> list[_Kind]:
         names: list[str] = []
         with contextlib.suppress(OSError, FormatError):
             folder = open_subfolder(self._root, FOLDER)
@@ -97,21 +125,24 @@ class ControlFiles:
                 names = os.listdir(folder)
             finally:
                 os.close(folder)
-        ranks = sorted(int(match[1]) for name in names if (match := _ANSWER.fullmatch(name)))
-        found = ((rank, self.answer(rank)) for rank in ranks)
-        return [answer for rank, answer in found if answer is not None and answer.rank == rank]
+        matches = (_OF_RANK.fullmatch(name) for name in names)
+        ranks = sorted(int(match[2]) for match in matches if match and match[1] == name)
+        found = ((rank, self._read(f"{name}-rank{rank}.json", kind)) for rank in ranks)
+        return [message for rank, message in found if message is not None and getattr(message, "rank", -1) == rank]
 
     def decision(self) -> Decision | None:
         """Return what was decided last."""
         return self._read("decision.json", Decision)
 
-    def write(self, message: Request | Answer | Decision) -> None:
+    def write(self, message: Request | Answer | Decision | Pulse) -> None:
         """Write a message in place of the last of its kind (and rank).
 
         Raises:
             StoreError: it cannot be written.
         """
-        name = f"answer-rank{message.rank}" if isinstance(message, Answer) else type(message).__name__.lower()
+        name = type(message).__name__.lower()
+        if isinstance(message, (Answer, Pulse)):
+            name += f"-rank{message.rank}"
         path = self._folder / f"{name}.json"
         try:
             folder = open_subfolder(self._root, FOLDER, make=True)
@@ -161,8 +192,8 @@ def read_message(kind: type[_Message], path: Path, folder: int) -> _Message | No
     given: dict[str, Any] = {field.name: found[field.name] for field in fields if field.name in found}
     if not all(_TYPES[name](value) for name, value in given.items()):
         return None
-    if "silent" in given:
-        given["silent"] = tuple(given["silent"])
+    for name in {"silent", "waits"} & given.keys():
+        given[name] = tuple(given[name])
     return kind(**given)
 
 
@@ -170,10 +201,11 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
+_COUNTS: Final = "number made_unix_ns rank step from_step position call at_unix_ns interval_ms pid pid_ticks"
 _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("number", "made_unix_ns", "rank", "step", "from_step", "position", "call"), _is_count),
+    **dict.fromkeys(_COUNTS.split(), _is_count),
     **dict.fromkeys(("steps", "level"), lambda value: value is None or type(value) is str),
-    **dict.fromkeys(("error", "why"), lambda value: type(value) is str),
-    "done": lambda value: type(value) is bool,
-    "silent": lambda value: type(value) is list and all(map(_is_count, value)),
+    **dict.fromkeys(("error", "why", "host", "doing", "line", "inside"), lambda value: type(value) is str),
+    **dict.fromkeys(("done", "closed"), lambda value: type(value) is bool),
+    **dict.fromkeys(("silent", "waits"), lambda value: type(value) is list and all(map(_is_count, value))),
 }

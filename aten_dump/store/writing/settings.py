@@ -24,6 +24,7 @@ class WriterSettings:
         at_once: let no more than QUEUED_BYTES of what is `HostBytes` wait: `store` then returns when all is written.
         bell: makes what the storing thread waits with.
         to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
+        on_beat: is called on the writer's thread some twenty times a second, for as long as that lives.
         on_steps: is told of steps, on the writer's thread, when their files are there, or up to a second later.
 
     Raises:
@@ -39,6 +40,7 @@ class WriterSettings:
     at_once: bool = False
     bell: Callable[[], Bell] = Bell
     to_disk: bool = False
+    on_beat: Callable[[], None] | None = None
     on_steps: Callable[[list[int]], None] | None = None
 
     def __post_init__(self) -> None:

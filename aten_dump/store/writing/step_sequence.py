@@ -91,6 +91,8 @@ class Steps:
 
     def flush_in_time(self, _: None) -> None:
         """Write what waits; with `at_once`, bytes that nobody waits for are kept for RELUCTANT_SECONDS first."""
+        if self._settings.on_beat is not None:
+            self._settings.on_beat()
         files = self._files if self._settings.at_once else None
         if files is None or not files.queued_bytes or time.monotonic() - files.flushed >= RELUCTANT_SECONDS:
             self.flush()

@@ -141,7 +141,7 @@ def test_a_quotient_of_noise_is_not_called_wrong(make: Callable[..., Call]) -> N
         said = of(call, apart(0.9), inputs("within"))
         assert (said.status, said.guilty) == ("within", False)
         assert said.ratio is not None and said.ratio > 1
-        assert "only a replay can tell" in said.note
+        assert "only a replay can decide" in said.note
         assert of(call, apart(0.9), inputs("different")).status == "different"
         assert of(call, apart(0.9), inputs("same")).status == "different", "of equal inputs the quotient is known"
         assert of(call, apart(TABLE), inputs("within")).note == "", "it is within the bound anyhow"

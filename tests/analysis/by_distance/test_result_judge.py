@@ -128,7 +128,7 @@ def test_other_hashes_are_a_fault_only_of_equal_inputs(make: Callable[..., Call]
     found = {"output.0": (call.outputs, call.outputs, Closeness("hash"))}
     said = judge().results(call, call, found, inputs(worst))["output.0"]
     assert brief(said) == ("different", guilty, "exact")
-    assert said.note == "hashes only tell equal bits"
+    assert said.note == "hashes show equal bits alone"
 
 
 def test_a_workspace_is_nobodys_business(make: Callable[..., Call]) -> None:
@@ -253,7 +253,7 @@ def test_why_there_is_no_replay_is_said(make: Callable[..., Call]) -> None:
 
 def test_the_note_of_an_estimate_stays(make: Callable[..., Call]) -> None:
     calls = make("aten::no_such_div", (X, Y), (X + Y) * 1.5), make("aten::no_such_div", (X, Y), X + Y)
-    assert "only a replay can tell" in results(*calls, inputs("within"))["output.0"].note
+    assert "only a replay can decide" in results(*calls, inputs("within"))["output.0"].note
 
 
 def test_statistics_are_estimated_even_beside_results_that_were_replayed(make: Callable[..., Call]) -> None:

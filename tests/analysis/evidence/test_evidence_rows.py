@@ -87,7 +87,7 @@ def test_without_an_error_of_the_inputs_nothing_is_amplified(pair: Pair) -> None
 def test_what_is_said_of_inputs() -> None:
     assert said_of(inputs("same")) == "its inputs are bitwise equal"
     assert said_of(inputs("within", error=0.0123)) == "its inputs agree within noise (up to 0.012 apart)"
-    assert said_of(inputs("within")) == "its inputs agree as far as their data tell"
+    assert said_of(inputs("within")) == "its inputs agree as far as their data go"
     assert said_of(inputs("unknown")) == "its inputs could not be compared"
     assert said_of(inputs("different")) == "its inputs differ already, but its own error is too large for them"
 

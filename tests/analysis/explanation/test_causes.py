@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump import compare
+from aten_dump import DumpConfig, DumpMode, compare
 from tests.analysis.by_distance.steps import record as record_steps
 
 X = torch.linspace(-2, 2, 48).view(4, 12)
@@ -295,5 +295,40 @@ def test_a_round_too_few_or_too_many_is_a_missing_call(target: int, record: Call
     assert found.cause.row.place.op == "aten::_softmax" and "no such call" in found.cause.text
 
 
+def test_an_epsilon_is_named_and_not_what_divides_by_the_sum(tmp_path: Path) -> None:
+    """The sums are a hair apart, within rounding; what is divided by their smallest elements is not."""
+
+    def run(epsilon: float) -> Path:
+        path = tmp_path / str(epsilon)
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.Adam(model.parameters(), eps=epsilon)
+        with DumpMode(DumpConfig(path=path, data="tensor"), model=model):
+            (model(torch.randn(6, 8) * torch.tensor([1e-4, *[1.0] * 7]))).square().sum().backward()
+            optimizer.step()
+        return path
+
+    found = compare(run(1e-6), run(1e-8))
+    assert found.cause is not None and found.cause.row.place.op == "aten::add_.Tensor", found.answer()
+    assert "other is 1e-06, in the baseline 1e-08" in found.cause.text
+
+
 def _line(source: str) -> int:
     return int(source.rpartition(":")[2].split()[0])
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.5), (1.5, 1.0)])
+def test_a_product_with_one_is_named_and_not_what_goes_on_from_it(factors: tuple[float, float], tmp_path: Path) -> None:
+    """What it makes is a value of both sides: the next product seems to be given another number."""
+
+    def run(factor: float) -> Path:
+        path = tmp_path / str(factor)
+        torch.manual_seed(0)
+        with DumpMode(DumpConfig(path=path, data="tensor")):
+            (torch.randn(3, 4) * factor).mul(3).sum()
+        return path
+
+    found = compare(*map(run, factors))
+    assert found.cause is not None
+    assert found.cause.row.place.call == "Aten.mul.0.forward"
+    assert f"other is {factors[0]}, in the baseline {factors[1]}" in found.cause.text

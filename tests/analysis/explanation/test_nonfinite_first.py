@@ -106,3 +106,11 @@ def test_what_the_nan_came_of_stays_the_cause_where_it_shows(tmp_path: Path) -> 
 def test_nan_that_both_sides_have_is_no_cause(tmp_path: Path) -> None:
     found, _ = both_ways(tmp_path, distance, distance, torch.float32)
     assert found.verdict == "same"
+
+
+def test_no_result_with_nan_is_said_to_be_an_error_of_nothing(tmp_path: Path) -> None:
+    """The error of the finite elements alone is 0 where none is left."""
+    answer = both_ways(tmp_path, distance, distance_with_epsilon, torch.float32)[0].answer()
+    behind = answer.partition("How the error travels:")[2].splitlines()
+    assert any(" NaN or Inf (" in line for line in behind), answer
+    assert not any(" 0 (" in line for line in behind), answer

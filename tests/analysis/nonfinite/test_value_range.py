@@ -133,3 +133,9 @@ def test_sparse_tensors_by_their_values(record: Callable[..., Any]) -> None:
         value = next(v for v in rank.values if v.layout_name == name)
         found = table.of(value)
         assert found is not None and (found.nan, found.low, found.high) == (1, 2.0, 2.0)
+
+
+def test_elements_that_are_there_once_are_looked_at_once(contents: Callable[..., Contents | None]) -> None:
+    """Each of 2**44 elements, one by one, would take weeks."""
+    rows = torch.tensor([1.0, NAN, -INF, 4.0])[:, None].expand(4, 1 << 42)
+    assert contents(rows, names=[]) == Contents(1 << 44, 1 << 42, 0, 1 << 42, 1.0, 4.0)

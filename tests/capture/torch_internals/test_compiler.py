@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from aten_dump.capture.torch_internals.compiler import (
-    UNTOLD,
+    UNSEEN,
     is_for_higher_order,
     leave_alone,
     name_of_compiled,
@@ -78,11 +78,11 @@ def test_a_result_is_told_by_its_name_and_an_error_is_that_of_the_call() -> None
             return result_of(sys._getframe(), handled)
 
     assert named() == (3, None)
-    assert nameless() == (UNTOLD, None)
+    assert nameless() == (UNSEEN, None)
     try:
         raise ValueError("of the program, handled while it calls")
     except ValueError as error:
-        assert nameless() == (UNTOLD, None)
+        assert nameless() == (UNSEEN, None)
         result, found = failing(error)
         assert result is None and isinstance(found, KeyError)
 

@@ -101,7 +101,7 @@ def test_what_comes_of_memory_that_nothing_wrote_means_nothing_until_it_is_writt
 def test_an_overflow_register_tells_where_values_do_not() -> None:
     device = torch.device("cpu")
     known = Facts(registers={1: FoundSet(device, was_clear=True)})
-    expected = "aten::log set the overflow register of cpu: it saturates, and no value tells of that"
+    expected = "aten::log set the overflow register of cpu: it saturates, and no value shows that"
     assert asked(NonFinite(), known, call(1, (1,), 2)) == expected
     known.registers[1] = FoundSet(device, was_clear=False)
     expected = "the overflow register of cpu was set by aten::log in backward or by what ran before it, unrecorded"

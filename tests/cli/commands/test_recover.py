@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from aten_dump import open_dump
 from aten_dump.cli.commands.recover import command
+from tests.dump.foreign.test_foreign import GOLDEN
 
 
 def run(*arguments: object) -> Result:
@@ -31,3 +32,15 @@ def test_one_that_cannot_be_recovered_does_not_stop_the_others(torn: Path) -> No
     result = run(torn)
     assert result.exit_code == 2 and result.stderr.startswith("Error: ")
     assert result.stdout.splitlines()[-1] == "1 of 3 step/rank folders recovered, 1 needed nothing, 1 could not be"
+
+
+def test_what_has_no_first_record_is_not_said_to_need_nothing(torn: Path) -> None:
+    (torn / "step0" / "rank1" / "index.msgpack").write_bytes(b"")
+    result = run(torn)
+    assert result.exit_code == 2 and "cut short before its first record" in result.stdout
+    assert result.stdout.splitlines()[-1] == "0 of 2 step/rank folders recovered, 1 needed nothing, 1 could not be"
+
+
+def test_what_another_tool_recorded_is_said_to_be_its(tmp_path: Path) -> None:
+    result = run(GOLDEN / "msprobe" / "L1-statistics")
+    assert result.exit_code == 2 and "recorded by another tool" in result.stderr

@@ -9,7 +9,9 @@ from click.testing import CliRunner, Result
 
 from aten_dump import DumpConfig, DumpMode
 from aten_dump.cli.commands.saved import command
+from aten_dump.cli.main import main
 from tests.dump.building import Builder
+from tests.dump.foreign.test_foreign import GOLDEN
 
 
 def run(*arguments: object) -> Result:
@@ -50,3 +52,8 @@ def test_where_backward_ran_nothing_kept_is_said_with_reserve(tmp_path: Path) ->
     with DumpMode(DumpConfig(tmp_path, data="structure")):
         (x + 1).backward(torch.ones(2))
     assert run(tmp_path).stdout.splitlines()[3].startswith("Backward ran: either its nodes saved no tensor, or")
+
+
+def test_another_tools_dump_is_not_said_to_keep_nothing() -> None:
+    result = CliRunner().invoke(main, ["saved", str(GOLDEN / "msprobe" / "L1-statistics")])
+    assert result.exit_code == 2 and "another tool recorded this" in result.output and "0 B" not in result.output

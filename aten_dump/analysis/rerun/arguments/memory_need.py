@@ -19,6 +19,7 @@ from ....dump import Value
 from ....errors import ReplayError
 from ....store.op_names import read_op_name
 from ....torch_names import tree_leaves, without_compiler
+from .named_rules import arguments_of
 
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")
@@ -43,10 +44,11 @@ def check_made(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     Raises:
         ReplayError: it does not.
     """
-    _check(_decided_by_data(op, args, kwargs), "its results take")
-    if 16 * _most_elements((args, kwargs)) < _ALWAYS:
+    if _deciding(op) is not None:
+        _check(_decided_by_data(op, args, kwargs), "its results take")
+    if 16 * _most_elements((*args, *kwargs.values())) < _ALWAYS:
         return
-    names = [argument.name for argument in op._schema.arguments]
+    names, _ = arguments_of(op)
     given = dict(kwargs)
     if "device" in names[len(args) :]:
         given["device"] = _META  # a factory that was not told where would make it here
@@ -59,12 +61,18 @@ def check_made(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 def _most_elements(arguments: Any) -> float:
     """Return more elements than any op makes of its arguments: the product of all sizes and numbers in them."""
+    if isinstance(arguments, torch.Tensor):
+        return max(1, arguments.numel())
+    if isinstance(arguments, (int, float)):
+        if isinstance(arguments, bool) or arguments != arguments or not arguments:
+            return 1.0
+        return max(1.0, abs(arguments), 1 / abs(arguments))  # a step of 1e-9 makes as many as a size of 1e9
     most = 1.0
-    for leaf in tree_leaves(arguments):
-        if isinstance(leaf, torch.Tensor):
-            most *= max(1, leaf.numel())
-        elif isinstance(leaf, (int, float)) and leaf == leaf and not isinstance(leaf, bool):
-            most *= max(1.0, abs(leaf), 1 / abs(leaf) if leaf else 1.0)  # a step of 1e-9 makes as many as a size of 1e9
+    if isinstance(arguments, (list, tuple)):
+        for item in arguments:
+            most *= _most_elements(item)
+    elif isinstance(arguments, dict):
+        return _most_elements(list(arguments.values()))
     return most
 
 
@@ -112,15 +120,18 @@ def _on_meta(item: Any) -> Any:
     return [_on_meta(entry) for entry in item] if isinstance(item, tuple) else item
 
 
+@lru_cache(maxsize=4096)
+def _deciding(op: Any) -> str | None:
+    """Return the argument whose elements decide the size of a result."""
+    return _DECIDED_BY_DATA.get(read_op_name(op.name()).name)
+
+
 def _decided_by_data(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return the bytes of a result whose size is in the elements of an argument."""
     name = read_op_name(op.name()).name
-    wanted = _DECIDED_BY_DATA.get(name)
-    if wanted is None:
-        return 0
-    names = [argument.name for argument in op._schema.arguments]
+    names, _ = arguments_of(op)
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    data = given.get(wanted)
+    data = given.get(_DECIDED_BY_DATA[name])
     if not isinstance(data, torch.Tensor) or data.numel() == 0 or data.is_floating_point():
         return 0
     elements = int(data.sum()) if name == "repeat_interleave" else int(data.max())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 Named = Mapping[str, Any]  # arguments by the names of the schema
@@ -17,3 +18,11 @@ def rule_for(names: str, rule: _Rule) -> dict[str, _Rule]:
 def rule_of(rules: Mapping[str, _Rule], name: str) -> _Rule | None:
     """Return the rule for an op; ops in place have that of the op that they are named after."""
     return rules.get(name) or rules.get(name.rstrip("_"))
+
+
+@lru_cache(maxsize=4096)
+def arguments_of(op: Any) -> tuple[tuple[str, ...], Named]:
+    """Return the names of an op's arguments in order, and their defaults; torch makes the schema anew when asked."""
+    arguments = op._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return tuple(argument.name for argument in arguments), defaults

@@ -124,11 +124,12 @@ def _station(row: Row) -> dict[str, Any]:
     """Return one result that the error reached."""
     place = row.place
     error = row.closeness.error if row.closeness else None
-    over_floor = _most(error / row.floor) if error is not None and row.floor else None
+    has_nan = row.closeness is not None and row.closeness.nonfinite
+    over_floor = _most(error / row.floor) if error is not None and row.floor and not has_nan else None
     return {
         "call": place.call, "module": place.module, "phase": place.phase, "step": place.step, "rank": place.rank,
         "ratio": None if row.ratio is None else _most(row.ratio), "over_floor": over_floor,
-        "error": None if error is None else format_number(error),
+        "error": None if error is None else "NaN or Inf" if has_nan else format_number(error),
     }  # fmt: skip
 
 

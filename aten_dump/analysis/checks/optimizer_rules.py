@@ -1,0 +1,276 @@
+"""Rules about gradients and the optimizers that apply them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ..flow.leaves import accumulations
+from .rule import Found, Rule
+from .step_facts import OptimizerStep, StepFacts
+
+_DETACHES: Final = ("detach", "detach_")
+_MOST: Final = 16  # parameters of which it is searched where their gradient is cut off
+_CLIPS: Final = ("torch/nn/utils/clip_grad.py", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+_ADDS: Final = ("add", "_foreach_add")
+
+
+def no_gradient(step: StepFacts) -> Iterator[Found]:
+    """A parameter that an optimizer holds is computed into the loss, and backward brings it no gradient."""
+    if not step.losses or not step.knows_all_gradients or any(map(_is_limited, step.backward_calls)):
+        return
+    trained = {one.leaf.record.place for one in step.accumulated.values()}
+    held = {name for names in step.held.values() for name in names} - set(step.named)
+    modules = {name.rpartition(".")[0] for name in held}
+    cut = 0
+    for place, (leaf, reader) in step.leaves.items():
+        if place in trained or reader.id not in step.behind_loss or reader.module not in modules:
+            continue
+        where, text = reader, ""
+        if cut < _MOST:
+            cut += 1
+            detached = _cut_off(step, leaf)
+            where = detached or reader
+            text = f": {detached.name} cuts it off" if detached is not None else ""
+        name = f"{reader.module or 'the model'} {list(leaf.shape)}"
+        yield Found(where, f"a parameter of {name} is computed into the loss and gets no gradient{text}")
+
+
+def _is_limited(call: Call) -> bool:
+    return call.op.endswith(".grad") or bool(call.inputs[1].get("inputs"))
+
+
+def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
+    """Return the first call between a leaf and the losses that detaches what is made of it, or runs without grad."""
+    moments = {leaf.id}
+    detached = {
+        value.id: call for call in step.apis(*_DETACHES) for _, value in call.input_values() if call.phase == "forward"
+    }
+    for call in step.flow.calls():
+        if call.phase != "forward" or not any(v.id in moments for _, v in call.input_values()):
+            continue
+        if call.id in step.behind_loss and call.grad_enabled is False:
+            return call
+        made = [value for _, value in call.output_values() if value.is_floating]
+        moments |= {value.id for value in made}
+        found = next((detached[value.id] for value in made if value.id in detached), None)
+        if found is not None:
+            return found
+    return None
+
+
+def gradient_dropped(step: StepFacts) -> Iterator[Found]:
+    """A step of an optimizer that holds a parameter comes after its gradient, and does not write the parameter."""
+    for optimizer, names in _held_by_steps(step):
+        if not hasattr(torch.optim, optimizer.name):
+            continue  # its kernel may be none of torch's ops
+        lost = []
+        for name in names:
+            leaf, accumulated = step.named.get(name, (None, 0))
+            if leaf is not None and 0 < accumulated < optimizer.begins.id and not leaf.opaque:
+                later = [one for one in step.optimizer_steps if one.begins.id > accumulated]
+                if not any(leaf.storage in one.writes for one in later):
+                    lost.append((name, accumulated))
+        if lost:
+            since = max(number for _, number in lost)
+            clears = next((c for c in step.clearings if since < c.id < optimizer.begins.id), None)
+            why = "" if clears is None else f": {clears.where or clears.name} clears it between backward and the step"
+            yield Found(
+                clears or optimizer.begins,
+                f"{optimizer.name}.step() does not apply the gradient of {listed([n for n, _ in lost])}{why}",
+            )
+
+
+def gradient_applied_twice(step: StepFacts) -> Iterator[Found]:
+    """Two steps of optimizers write one parameter, and no gradient was computed for it between them."""
+    accumulated: dict[int, list[int]] = {}
+    for number, one in step.accumulated.items():
+        accumulated.setdefault(one.leaf.storage, []).append(number)
+    twice: dict[int, tuple[OptimizerStep, OptimizerStep, list[str]]] = {}
+    for name, (leaf, _) in step.named.items():
+        applied = step.applied(name)
+        for first, second in pairwise(applied):
+            between = (n for n in accumulated.get(leaf.storage, ()) if first.begins.id < n < second.begins.id)
+            is_new = any(between) or _is_touched(step, name, first, second)
+            if not is_new:
+                twice.setdefault(second.begins.id, (first, second, []))[2].append(name)
+    for first, second, names in twice.values():
+        yield Found(
+            second.begins,
+            f"{second.name}.step() applies the gradient of {listed(names)} again, which {first.name}.step() at "
+            f"{first.begins.where or first.begins.name} has applied: one optimizer too many holds it, or steps twice",
+        )
+
+
+def _is_touched(step: StepFacts, name: str, first: OptimizerStep, second: OptimizerStep) -> bool:
+    """Return True if the program wrote to a gradient between two steps."""
+    gradient = step.rank.gradients.get(name)
+    if gradient is None or not first.calls:
+        return True
+    last = first.calls[-1].id
+    written = (
+        call
+        for call in step.flow.calls()
+        if last < call.id < second.begins.id and call.phase != "optimizer" and call.mutated
+    )
+    return any(value.storage == gradient.storage for call in written for _, value in call.written_values())
+
+
+def no_optimizer(step: StepFacts) -> Iterator[Found]:
+    """A parameter gets a gradient, no optimizer holds it, and others of the same part of the model are held."""
+    held = {name for names in step.held.values() for name in names}
+    if not held or "" in held:
+        return  # an optimizer holds copies or flat parameters: nobody knows of what
+    parts = {_part(name) for name in held}
+    written = {value.storage for call in step.flow.calls() if call.mutated for _, value in call.written_values()}
+    last = max((one.begins.id for one in step.optimizer_steps), default=0)
+    for name in step.trainable:
+        leaf, accumulated = step.named.get(name, (None, 0))
+        if name in held or leaf is None or leaf.storage in written or accumulated > last or _part(name) not in parts:
+            continue
+        reader = step.leaves.get(leaf.record.place, (leaf, None))[1]
+        if reader is not None and not _is_held_elsewhere(step, name):
+            yield Found(reader, f"{name} gets a gradient, and no optimizer holds it: it is never updated")
+
+
+def _part(name: str) -> str:
+    """Return the part of the model that an optimizer is made for: all under the first name of a path."""
+    first, dot, _ = name.partition(".")
+    return first if dot else ""
+
+
+def _is_held_elsewhere(step: StepFacts, name: str) -> bool:
+    before, found = step.before, False
+    while before is not None and not found:
+        found = any(name in names for names in before.held.values())
+        before = before.before
+    return found
+
+
+def stale_gradient(step: StepFacts) -> Iterator[Found]:
+    """A gradient is added to one that an optimizer has applied, and the sum is applied: nothing cleared it."""
+    names = {record.call: record.name for record in step.rank.tables.gradients}
+    old: dict[str, Call] = {}
+    for call in accumulations(step.flow):
+        name = names.get(call.id)
+        for add in call.children if name is not None else ():
+            written = {value.storage for _, value in add.written_values()} if add.kind == "aten" else set()
+            for value in [v for _, v in add.input_values() if v.storage in written]:
+                if name and _is_applied(step, name, value, add) and _will_be_applied(step, value.storage, add):
+                    old[name] = add
+    if old:
+        last = max(call.id for call in old.values())
+        later = next(one for one in step.optimizer_steps if one.begins.id > last)
+        yield Found(
+            later.begins,
+            f"{later.name}.step() applies the gradient of {listed(list(old))} once more: the new one was added to the "
+            "one that it has applied already; call optimizer.zero_grad() after each step",
+        )
+
+
+def _will_be_applied(step: StepFacts, storage: int, add: Call) -> bool:
+    """Return True if an optimizer reads a sum of gradients before it is cleared."""
+    later = next((s for s in step.optimizer_steps if s.begins.id > add.id and storage in s.reads), None)
+    if later is None:
+        return False
+    clears = (c for c in step.ops("zero", "_foreach_zero", "fill") if add.id < c.id < later.begins.id)
+    return not any(value.storage == storage for c in clears for _, value in c.written_values())
+
+
+def _is_applied(step: StepFacts, name: str, value: Value, add: Call) -> bool:
+    """Return True if an optimizer has applied the gradient that another one is added to."""
+    contents = step.contents(value)
+    if contents is None or (contents.finite and not contents.low and not contents.high):
+        return False
+    if step.flow.writer(value) is not None or step.flow.maker(value) is not None:
+        moment = value.storage, value.version
+        earlier = (s for s in step.applied(name) if s.begins.id < add.id)
+        return any((v.storage, v.version) == moment for s in earlier for c in s.calls for _, v in c.input_values())
+    before = step.before
+    if before is None or before.rank.step != step.rank.step - 1 or name not in before.named:
+        return False
+    gradient, applied = before.rank.gradients[name], before.applied(name)
+    is_last = bool(applied) and applied[-1].begins.id > before.named[name][1]
+    return is_last and gradient.storage in applied[-1].reads and _same_numbers(step, value, before)
+
+
+def _same_numbers(step: StepFacts, value: Value, before: StepFacts) -> bool:
+    """Return True if the step before has a gradient of these contents that an optimizer read."""
+    contents = step.contents(value)
+    read = (v for s in before.optimizer_steps for c in s.calls for _, v in c.input_values() if v.shape == value.shape)
+    return any(before.contents(one) == contents for one in read)
+
+
+def clip_after_step(step: StepFacts) -> Iterator[Found]:
+    """Gradients are clipped after the optimizer has applied them."""
+    for call in clippings(step):
+        storages = {value.storage for _, value in call.written_values()}
+        names = [name for storage, name in step.gradient_storages.items() if storage in storages]
+        late = []
+        for name in names:
+            applied = [s for s in step.applied(name) if s.begins.id > step.named[name][1]] if name in step.named else []
+            if applied and all(one.begins.id < call.id for one in applied):
+                late.append(name)
+        if late:
+            yield Found(call, f"the gradient of {listed(late)} is clipped after optimizer.step() has applied it")
+
+
+def clippings(step: StepFacts) -> Iterator[Call]:
+    """Yield the ops with which torch's functions that clip gradients write to them."""
+    for call in step.ops("_foreach_mul", "mul", "clamp", "_foreach_clamp_min", "_foreach_clamp_max"):
+        if call.mutated and step.runs_in(call, *_CLIPS):
+            yield call
+
+
+def _held_by_steps(step: StepFacts) -> Iterator[tuple[OptimizerStep, list[str]]]:
+    """Yield the optimizers' steps, each with the names that its optimizer holds, where one may know which that is."""
+    rows = {row.optimizer: row.name for row in step.rank.tables.optimizer_groups}
+    for optimizer in step.optimizer_steps:
+        numbers = [number for number, name in rows.items() if name == optimizer.name and number in step.held]
+        if len(numbers) == 1:
+            yield optimizer, step.held[numbers[0]]
+
+
+def listed(names: list[str], most: int = 3) -> str:
+    """Return some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+RULES: Final = (
+    Rule(
+        "no-gradient",
+        "a parameter that an optimizer holds is computed into the loss, and backward brings it no gradient",
+        ("whole", "aten", "parameters"),
+        no_gradient,
+    ),
+    Rule(
+        "gradient-dropped",
+        "an optimizer steps after backward and does not apply the gradient: it was cleared in between",
+        ("whole", "aten", "parameters"),
+        gradient_dropped,
+    ),
+    Rule(
+        "gradient-applied-twice",
+        "two steps of optimizers apply the same gradient",
+        ("aten",),
+        gradient_applied_twice,
+    ),
+    Rule(
+        "no-optimizer",
+        "a parameter gets a gradient and no optimizer holds it, while others of the same part of the model are held",
+        ("whole", "aten", "parameters"),
+        no_optimizer,
+    ),
+    Rule(
+        "stale-gradient",
+        "a gradient is added to one that has been applied: zero_grad is missing",
+        ("whole", "aten", "contents"),
+        stale_gradient,
+    ),
+    Rule("clip-after-step", "gradients are clipped after optimizer.step()", ("aten", "stacks"), clip_after_step),
+)

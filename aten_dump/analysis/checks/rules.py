@@ -1,0 +1,21 @@
+"""The table of rules of `check`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import layer_rules, loss_rules, memory_rules, optimizer_rules, precision_rules, rank_rules, scaler_rules
+from .rule import Rule
+
+RULES: Final[dict[str, Rule]] = {
+    rule.name: rule
+    for rule in (
+        *optimizer_rules.RULES,
+        *scaler_rules.RULES,
+        *loss_rules.RULES,
+        *layer_rules.RULES,
+        *precision_rules.RULES,
+        *memory_rules.RULES,
+        *rank_rules.RULES,
+    )
+}

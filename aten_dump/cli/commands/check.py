@@ -1,0 +1,105 @@
+"""``aten-dump check``: what is almost surely wrong in a recorded step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...analysis.check import Checked, check, chosen_rules
+from ...analysis.checks.rules import RULES
+from ...dump import open_dump
+from ...dump.shown.command_lines import next_line
+from ...errors import MissingDataError
+from ...report.table import Table, names, words
+from ..console import echo, print_table
+from ..options import end_if_never_fired, places_options
+
+
+def _list_rules(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        table = Table(names("rule"), words("default"), names("what is wrong"))
+        for rule in RULES.values():
+            table.add_row(rule.name, "yes" if rule.is_default else "no", rule.summary)
+        print_table(table)
+        context.exit()
+
+
+@click.command("check")
+@click.argument("dump", type=click.Path(path_type=Path))
+@places_options
+@click.option(
+    "--select", metavar="RULES", help="Rules to run, with commas between, or 'all'.  [default: the certain ones]"
+)
+@click.option("--ignore", metavar="RULES", help="Rules to leave out, with commas between.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines to read, or one object as docs/json/check.schema.json has it.",
+)
+@click.option(
+    "--rules", is_flag=True, is_eager=True, expose_value=False, callback=_list_rules, help="List the rules, and end."
+)
+def command(dump: Path, step: int | None, rank: int | None, select: str | None, ignore: str | None, form: str) -> None:
+    """List what is almost surely wrong in the recorded steps of DUMP, each with its line. No baseline is needed.
+
+    A parameter without a gradient, gradients that are dropped, applied twice, clipped too late or still scaled, losses
+    of the wrong shape, numbers that half precision cannot hold, replicas that are apart: `--rules` lists all rules.
+
+    Exit code 0: nothing was found; 1: something was; 2: the dump cannot be read, or is not whole, or no rule could run.
+
+    \b
+    Examples
+      aten-dump check dump
+      aten-dump check dump --ignore dead-layer,same-batch
+      aten-dump check dump --select all --format json
+    """  # noqa: D301 - \b keeps click from filling lines
+    wanted, unwanted = _split(select), _split(ignore)
+    chosen_rules(wanted, unwanted)  # a wrong name is an error before anything is read
+    opened = open_dump(dump)
+    if step is None:
+        end_if_never_fired(opened)
+    else:
+        opened.step(step)  # says what there is, where this one is not
+    found = check(
+        opened,
+        select=wanted,
+        ignore=unwanted,
+        steps=None if step is None else (step,),
+        ranks=None if rank is None else (rank,),
+    )
+    for line in found.not_whole:
+        echo(line, err=form != "text")
+    if form == "json":
+        echo(json.dumps(found.to_json(), indent=1))
+    else:
+        _print(dump, found)
+    if not found.is_judged:
+        raise MissingDataError(f'no rule could judge {dump}; record a step with DumpConfig(level="mix", data="tensor")')
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
+
+
+def _split(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _print(path: Path, found: Checked) -> None:
+    for finding in found.findings:
+        echo(str(finding))
+    count = len(found.findings)
+    where = f"{found.steps} recorded step/rank folder{'s' if found.steps != 1 else ''}"
+    said = f"{count} finding{'s' if count != 1 else ''}" if count else "Nothing found"
+    echo(f"{said} in {where}, by {len(found.rules)} rules.")
+    reasons: dict[str, list[str]] = {}
+    for one in found.not_run:
+        reasons.setdefault(one.why, []).append(one.rule)
+    for why, rules in reasons.items():
+        echo(f"not judged: {', '.join(rules)}: {why}")
+    if count:
+        first = found.findings[0]
+        echo(next_line("show", path, first.call, step=first.step, rank=first.rank))

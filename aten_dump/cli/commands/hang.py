@@ -1,0 +1,67 @@
+"""``aten-dump hang``: who waits where in a run that hangs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...analysis.hang import PATIENCE_S, Hang, hang
+from ...dump import open_dump
+from ..console import count_progress, echo, print_lines
+from ..options import dump_argument
+from ..workers import jobs_option, workers
+
+
+@click.command("hang")
+@dump_argument
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_S,
+    show_default=True,
+    help="Seconds that a rank may let others wait before it is stuck; until then it is slow.",
+)
+@click.option(
+    "--flight-recorder",
+    "traces",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Trace of torch's flight recorder, whose name ends in the rank; may be repeated. Nothing in it is run.",
+)
+@jobs_option
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
+)
+def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, form: str) -> None:
+    """Say who waits for whom in the run that writes DUMP, or that wrote it until it was killed.
+
+    Named are: ranks that ask for different collectives, or leave one out; ranks that wait for each other; ranks that
+    raised, ended, were killed or are silent while others wait; and ranks that are slow or stuck, with their line. The
+    cause comes first. All steps on file are looked at, and the run may go on meanwhile.
+
+    Exit code 0: no rank waits, or a rank is slow; 1: there is a finding; 2: nothing could be read.
+
+    \b
+    Examples
+      aten-dump hang dump
+      aten-dump hang dump --patience 300 --format json
+      aten-dump hang dump --flight-recorder /tmp/nccl_trace_rank_0 --flight-recorder /tmp/nccl_trace_rank_1
+    """  # noqa: D301 - \b keeps click from filling lines
+    with workers(jobs) as executor, count_progress("reading") as update:
+        found = hang(
+            open_dump(dump.absolute()), patience_s=patience, flight_recorder=traces, executor=executor, progress=update
+        )
+    print_hang(found, form)
+
+
+def print_hang(found: Hang, form: str = "text") -> None:
+    """Print what was found, and end the command with its exit code."""
+    if form == "json":
+        echo(json.dumps(found.as_dict(), indent=1))
+    else:
+        print_lines(found.answer().splitlines())
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)

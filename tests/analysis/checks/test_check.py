@@ -1,0 +1,239 @@
+"""`check`: no alarm on healthy programs, planted bugs found at their lines, and what cannot be judged is said."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.nn import functional as F
+
+from aten_dump import ConfigError, DumpConfig, DumpMode, check, open_dump
+from aten_dump.analysis.check import Finding
+from aten_dump.analysis.checks.rules import RULES
+from aten_dump.cli.main import main
+from tests.checkout import ROOT
+from tests.distributed.launching import launch_once
+from tests.sampling import slow_but_for
+
+from . import ranks
+from .healthy import HEALTHY
+from .loops import LOOPS, batch, net
+from .planted import PLANTED
+
+IN_CI = [f"loop {name}" for name in list(LOOPS)[::4]] + [
+    "trial gan",
+    "held out resnet autocast",
+    "rewritten momentum_queue",
+]
+SCHEMA = json.loads((ROOT / "docs" / "json" / "check.schema.json").read_text(encoding="utf-8"))
+
+
+def told(findings: tuple[Finding, ...]) -> str:
+    return "\n".join(map(str, findings))
+
+
+def line_of(finding: Finding) -> str:
+    file, _, line = finding.where.split(" in ")[0].rpartition(":")
+    return linecache.getline(file, int(line))
+
+
+@pytest.mark.parametrize("name", slow_but_for(IN_CI, HEALTHY))
+def test_a_healthy_program_raises_no_alarm(name: str, tmp_path: Path) -> None:
+    HEALTHY[name](tmp_path / "dump")
+    found = check(tmp_path / "dump")
+    assert not found.findings, told(found.findings)
+    assert not found.not_run and not found.exit_code
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_at_its_line(name: str, tmp_path: Path) -> None:
+    PLANTED[name].record(tmp_path / "dump")
+    found = check(tmp_path / "dump")
+    assert {finding.rule for finding in found.findings} == {PLANTED[name].rule}, told(found.findings)
+    assert any(line_of(finding).endswith("# bug\n") for finding in found.findings), told(found.findings)
+    assert found.exit_code == 1
+    assert not check(tmp_path / "dump", ignore=[PLANTED[name].rule]).findings
+
+
+def test_there_are_enough_programs() -> None:
+    assert len(HEALTHY) >= 60
+    planted = [one.rule for one in PLANTED.values()] + [rule for rule, _ in ranks.PLANTED.values()]
+    few = {name for name, rule in RULES.items() if rule.is_default and planted.count(name) < 2}
+    assert few <= {"labels-outside"}, "of which the tests below plant one"
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks").folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ranks.HEALTHY)
+def test_ranks_that_are_right_raise_no_alarm(name: str, launched: Path) -> None:
+    found = check(launched / name)
+    assert not found.findings, told(found.findings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ranks.PLANTED)
+def test_a_planted_bug_of_ranks_is_found(name: str, launched: Path) -> None:
+    rule, _ = ranks.PLANTED[name]
+    found = check(launched / name, select=[rule])
+    assert {finding.rule for finding in found.findings} == {rule}
+    if RULES[rule].is_default:
+        assert check(launched / name).findings == found.findings
+
+
+@pytest.mark.slow
+def test_one_rank_alone_says_that_others_are_needed(launched: Path, tmp_path: Path) -> None:
+    shutil.copytree(launched / "begun_from_other_seeds", tmp_path / "dump")
+    shutil.rmtree(tmp_path / "dump" / "step0" / "rank1")
+    shutil.rmtree(tmp_path / "dump" / "step1" / "rank1")
+    found = check(tmp_path / "dump")
+    assert {one.rule for one in found.not_run if "several ranks" in one.why} == {
+        "replicas-apart",
+        "not-reduced",
+        "same-batch",
+    }
+
+
+def test_labels_that_torch_refuses_are_named(tmp_path: Path) -> None:
+    model = torch.nn.Linear(6, 3)
+    with pytest.raises(IndexError), DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor"), model=model):
+        F.cross_entropy(model(torch.randn(4, 6)), torch.tensor([0, 1, -1, 3]))
+    (finding,) = check(tmp_path / "dump").findings
+    assert finding.rule == "labels-outside" and "2 labels are none of the 3 classes" in finding.text
+
+
+# -- what is not certain runs where it is selected ----------------------------------------------------------------------
+
+
+def _step(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **options: object) -> None:
+    config = DumpConfig(path=str(path), **{"data": "tensor", **options})  # type: ignore[arg-type]
+    with DumpMode(config, model=model):
+        x, y = batch()
+        F.cross_entropy(model(x.to(next(model.parameters()).dtype)).float(), y).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("rule", ["training-in-eval", "update-stalls"])
+def test_a_rule_that_is_not_certain_is_selected(rule: str, tmp_path: Path) -> None:
+    model = net().to(torch.bfloat16).eval()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor"), model=model):
+        x, y = batch()
+        F.cross_entropy(model(x.to(torch.bfloat16)).float(), y).backward()
+        optimizer.step()
+    assert not check(tmp_path / "dump").findings
+    assert {finding.rule for finding in check(tmp_path / "dump", select=["all"]).findings} >= {rule}
+
+
+# -- less data, wrong names, dumps that are not whole -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", ["structure", "hash", "statistic"])
+def test_a_dump_with_less_data_says_which_rules_did_not_run(data: str, tmp_path: Path) -> None:
+    model = net()
+    _step(tmp_path / "dump", model, torch.optim.SGD(model.parameters(), 0.1), data=data)
+    found = check(tmp_path / "dump")
+    assert {finding.rule for finding in found.findings} == {"gradient-dropped"}
+    needs = {"bytes"} if data == "statistic" else {"bytes", "contents"}
+    expected = {name for name, rule in RULES.items() if rule.is_default and needs & {*rule.needs}}
+    assert {one.rule for one in found.not_run} == expected
+    assert all('data="tensor"' in one.why for one in found.not_run)
+
+
+def test_a_dump_of_modules_alone_cannot_be_judged(tmp_path: Path) -> None:
+    model = net()
+    _step(tmp_path / "dump", model, torch.optim.SGD(model.parameters(), 0.1), level="module")
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "dump")])
+    assert result.exit_code == 2 and "no rule could judge" in result.output
+
+
+def test_what_is_not_whole_never_passes(tmp_path: Path) -> None:
+    HEALTHY["loop regression"](tmp_path / "dump")
+    index = tmp_path / "dump" / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(index.read_bytes()[:-300])
+    found = check(tmp_path / "dump")
+    assert found.not_whole and found.exit_code == 2
+    assert not found.findings, "what was cut off may be what is missed"
+    assert "gradient-dropped" in {one.rule for one in found.not_run if "is not whole" in one.why}
+
+
+@pytest.mark.parametrize(
+    "options", [{"exclude_ops": ["regex:addcdiv"]}, {"ops": ["regex:mm|step|Accumulate"]}, {"io": "input"}]
+)
+def test_what_was_left_out_is_not_missed(options: dict[str, object], tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor", **options), model=model) as dump:  # type: ignore[arg-type]
+        for _ in range(2):
+            x, y = batch()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    found = check(tmp_path / "dump")
+    assert not found.findings and "gradient-dropped" in {one.rule for one in found.not_run}
+
+
+def test_an_unknown_rule_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="there is no rule 'no-such'; there are no-gradient, "):
+        check("anywhere", select=["no-such"])
+
+
+def test_a_rank_or_a_step_can_be_given(tmp_path: Path) -> None:
+    PLANTED["column against row"].record(tmp_path / "dump")
+    dump = open_dump(tmp_path / "dump")
+    one = check(dump.rank(1, 0)).findings
+    assert [finding.step for finding in one] == [1]
+    assert check(dump.step(1)).findings == one == check(dump, steps=[1]).findings
+
+
+# -- the command and its page -------------------------------------------------------------------------------------------
+
+
+def test_the_command_and_its_json(tmp_path: Path) -> None:
+    PLANTED["cleared before the step"].record(tmp_path / "dump")
+    path = str(tmp_path / "dump")
+    text = CliRunner().invoke(main, ["check", path])
+    assert text.exit_code == 1
+    assert "planted.py" in text.output and "gradient-dropped: AdamW.step() does not apply" in text.output
+    assert re.search(r"^Next: aten-dump show .* --step 0 --rank 0$", text.output, re.MULTILINE)
+    told_as_json = CliRunner().invoke(main, ["check", path, "--format", "json"])
+    found = json.loads(told_as_json.stdout)
+    jsonschema.validate(found, SCHEMA)
+    assert told_as_json.exit_code == 1 and found["findings"][0]["rule"] == "gradient-dropped"
+    assert found == json.loads(json.dumps(check(path).to_json()))
+    ignored = CliRunner().invoke(main, ["check", path, "--ignore", "gradient-dropped,dead-layer"])
+    assert ignored.exit_code == 0 and "Nothing found" in ignored.output
+    other = CliRunner().invoke(main, ["check", path, "--select", "broadcast-loss", "--step", "1"])
+    assert other.exit_code == 0 and "by 1 rules" in other.output
+    assert CliRunner().invoke(main, ["check", path, "--step", "9"]).exit_code == 2
+
+
+def test_the_page_has_the_table_of_rules() -> None:
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (yes|no) \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(rule.name, "yes" if rule.is_default else "no", rule.summary) for rule in RULES.values()]
+    listed = CliRunner().invoke(main, ["check", "--rules"]).output
+    assert all(name in listed for name, _, _ in rows)
+    assert f"{len(HEALTHY)} programs that are right" in page
+
+
+def test_the_code_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PLANTED["column against row"].record(tmp_path / "dump")
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "check.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, "check.md", "exec"), {})
+    assert "broadcast-loss" in capsys.readouterr().out

@@ -1,0 +1,66 @@
+"""A choice that rounding decides is said to be one, and both sides are compared with the same choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.comparison import Comparison
+
+LARGE = float(1 << 24)  # what float32 cannot add 1 to
+
+
+class Router(nn.Module):
+    """One of six experts for each token. Of token 3 expert 1 has the best score, by less than float32 loses of it."""
+
+    def __init__(self, *, sums_otherwise: bool = False, adds: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.sums_otherwise, self.adds = sums_otherwise, adds
+
+    def forward(self, x: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+        one, two, three = terms.unbind()
+        scores = one + (two + three) if self.sums_otherwise else (one + two) + three
+        weights, chosen = (scores + self.adds * torch.arange(6)).topk(1, -1)
+        made = torch.stack([expert(x) for expert in self.experts], 1)
+        picked = made.gather(1, chosen[..., None].expand(-1, -1, 16))
+        return (picked * weights.sigmoid()[..., None]).sum(1)
+
+
+def run(path: Path, model: Router) -> Path:
+    torch.manual_seed(4)
+    x, terms = torch.randn(8, 16), torch.randn(3, 8, 6)
+    terms[:, 3] = -1.0
+    terms[:, 3, 1] = torch.tensor([LARGE, 1.0, -LARGE])  # 1, or 0 if the first two are added first
+    terms[:, 3, 4] = torch.tensor([0.5, 0.25, 0.125])
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        model(x, terms).square().mean().backward()
+        dump.step()
+    return path
+
+
+def notes_of(found: Comparison) -> list[str]:
+    return [note for rank in found.ranks for note in rank.notes if note.startswith("near tie")]
+
+
+def test_a_near_tie_is_said_with_its_margin_and_the_sides_agree(tmp_path: Path) -> None:
+    found = compare(run(tmp_path / "target", Router(sums_otherwise=True)), run(tmp_path / "baseline", Router()))
+    assert found.exit_code == 0, found.answer()
+    (note,) = notes_of(found)
+    assert "Aten.topk.0.forward" in note and "in 1 of 8 rows, first in row 3" in note, note
+    assert "within rounding of the scores" in note
+    assert "near tie" in found.answer()
+
+
+def test_the_same_choices_are_no_tie(tmp_path: Path) -> None:
+    found = compare(run(tmp_path / "target", Router()), run(tmp_path / "baseline", Router()))
+    assert found.exit_code == 0 and notes_of(found) == []
+
+
+def test_other_scores_are_a_difference_and_no_tie(tmp_path: Path) -> None:
+    found = compare(run(tmp_path / "target", Router(adds=0.3)), run(tmp_path / "baseline", Router()))
+    assert found.exit_code == 1 and notes_of(found) == []

@@ -1,0 +1,161 @@
+"""`env --compare`: what two runs differ in beside the program, most relevant first, secrets masked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode
+from aten_dump.analysis.environments import compare_environments, describe_environment
+from aten_dump.cli.main import main
+from aten_dump.store.run_json import read_run, write_run
+from tests.checkout import ROOT
+
+
+def schema(name: str) -> Any:
+    return json.loads((ROOT / "docs" / "json" / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+
+def record(
+    path: Path, *, seed: int = 0, lr: float = 1e-3, decay: float = 1.0, batch: int = 3, model: nn.Module | None = None,
+    data: str = "hash",
+) -> Path:  # fmt: skip
+    torch.manual_seed(5)
+    model = model or nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
+    generator = torch.Generator().manual_seed(batch)
+    torch.manual_seed(seed)
+    with DumpMode(DumpConfig(path=str(path), data=data), model=model) as dump:
+        for _ in range(2):
+            model(torch.randn(4, 6, generator=generator)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            dump.step()
+    return path
+
+
+def edit(path: Path, **members: Any) -> None:
+    """Write other members into run.json, as another machine would have."""
+    write_run(path, {**{n: m for n, m in read_run(path).items() if n != "checksum"}, **members})
+
+
+def aspects(target: Path, baseline: Path) -> dict[str, str]:
+    return {one.aspect: one.text for one in compare_environments(target, baseline).differences}
+
+
+def test_equal_runs_have_no_difference(tmp_path: Path) -> None:
+    found = compare_environments(record(tmp_path / "a"), record(tmp_path / "b"))
+    assert not found.differences and not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("options", "aspect", "text"),
+    [
+        ({"lr": 2e-3}, "hyperparameters", "step 0 rank 0: AdamW group 0: lr 0.002, in the baseline 0.001"),
+        ({"decay": 0.5}, "hyperparameters", "AdamW group 0 after: lr 0.0005, in the baseline 0.001"),
+        ({"batch": 4}, "data", "data at step 0 rank 0: the model is given another batch (float32[4, 6])"),
+        ({"seed": 1}, "seed", "seed: 1, in the baseline 0"),
+        ({"seed": 1, "data": "tensor"}, "random numbers", "draws from another state"),
+        (
+            {"model": nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3, bias=False))},
+            "model",
+            "parameter 2.bias is none, in the baseline float32[3]",
+        ),
+        ({"model": nn.Sequential(nn.Linear(6, 8), nn.AlphaDropout(0.2), nn.Linear(8, 3))}, "model", "dropout.AlphaDropout"),
+        ({"model": nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2).eval(), nn.Linear(8, 3))}, "model", "in evaluation"),
+    ],
+)  # fmt: skip
+def test_what_the_steps_differ_in(options: dict[str, Any], aspect: str, text: str, tmp_path: Path) -> None:
+    found = compare_environments(
+        record(tmp_path / "a", **options), record(tmp_path / "b", data=options.get("data", "hash"))
+    ).differences
+    assert any(one.aspect == aspect and text in one.text for one in found), found
+
+
+def test_what_the_machines_differ_in_comes_behind_and_in_order(tmp_path: Path) -> None:
+    target, baseline = record(tmp_path / "a", lr=0.1), record(tmp_path / "b")
+    edit(
+        target,
+        packages={"torch": "2.9.0", "numpy": "1.26.0"},
+        computing={"deterministic": True, "deterministic_warn_only": False, "float32_matmul_precision": "highest"},
+        threads=7,
+        variables={"OMP_NUM_THREADS": "7", "NCCL_ALGO": "Ring"},
+        python="3.10.1",
+    )
+    edit(baseline, variables={"OMP_NUM_THREADS": "1"}, threads=1)
+    found = compare_environments(target, baseline).differences
+    names = [one.aspect for one in found]
+    assert list(dict.fromkeys(names)) == [
+        "hyperparameters", "torch", "switches", "threads", "variables", "packages", "python"
+    ]  # fmt: skip
+    texts = [one.text for one in found]
+    assert "switches: deterministic on, in the baseline off" in texts
+    assert "variables: NCCL_ALGO Ring, in the baseline not set" in texts
+    assert texts[1].startswith("torch: 2.9.0, in the baseline 2.")
+
+
+def test_secrets_are_masked_where_they_are_recorded_and_where_they_are_shown(tmp_path: Path) -> None:
+    code = (
+        "import torch; from aten_dump import DumpConfig, DumpMode\n"
+        f"with DumpMode(DumpConfig(path={str(tmp_path / 'a')!r})): torch.ones(1) + 1"
+    )
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "TORCH_HUB_TOKEN": "hunter2",
+        "OMP_NUM_THREADS": "1",
+        "HOME_SECRET": "hunter3",
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    variables = read_run(tmp_path / "a")["variables"]
+    assert (
+        variables["TORCH_HUB_TOKEN"] == "***" and variables["OMP_NUM_THREADS"] == "1" and "HOME_SECRET" not in variables
+    )
+    other = record(tmp_path / "b")
+    edit(other, variables={"TORCH_HUB_TOKEN": "hunter4"})
+    told = "\n".join([*describe_environment(other), *map(str, compare_environments(tmp_path / "a", other).differences)])
+    assert "hunter" not in told and "TORCH_HUB_TOKEN ***" in told
+
+
+def test_without_argv_neither_command_nor_variables_are_kept(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=str(tmp_path / "a"), argv=False)):
+        torch.ones(1) + 1
+    assert not {"command", "variables"} & read_run(tmp_path / "a").keys()
+    found = compare_environments(tmp_path / "a", record(tmp_path / "b"))
+    assert "variables: the target does not say" in found.unknown
+
+
+def test_what_was_not_recorded_is_said(tmp_path: Path) -> None:
+    found = compare_environments(
+        record(tmp_path / "a", data="statistic"), record(tmp_path / "b", data="statistic", batch=4)
+    )
+    assert "data" not in {one.aspect for one in found.differences}
+    assert any(text.startswith("data: neither bytes nor hashes") for text in found.unknown)
+
+
+def test_the_command_and_its_json(tmp_path: Path) -> None:
+    target, baseline = str(record(tmp_path / "a", lr=0.1)), str(record(tmp_path / "b"))
+    text = CliRunner().invoke(main, ["env", "--compare", target, baseline])
+    assert text.exit_code == 1 and text.output.splitlines()[-1] == "1 difference"
+    assert "hyperparameters at step 0 rank 0: AdamW group 0: lr 0.1, in the baseline 0.001" in text.output
+    same = CliRunner().invoke(main, ["env", "--compare", baseline, baseline])
+    assert same.exit_code == 0 and "No difference." in same.output
+    found = CliRunner().invoke(main, ["env", "--compare", target, baseline, "--format", "json"])
+    jsonschema.validate(json.loads(found.stdout), schema("env-compare"))
+    one = CliRunner().invoke(main, ["env", target])
+    assert one.exit_code == 0 and "hyperparameters: AdamW group 0: lr 0.1" in one.output and "seed: 0" in one.output
+    for arguments in (["env", target], ["env"]):
+        jsonschema.validate(
+            json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).stdout), schema("env")
+        )
+    assert CliRunner().invoke(main, ["env", "--compare", target, str(tmp_path / "none")]).exit_code == 2
