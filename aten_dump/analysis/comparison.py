@@ -136,6 +136,30 @@ class Comparison:
         """Return all rows as a ``pyarrow.Table`` (extra ``parquet``); see `to_pandas`."""
         return table_of_rows("arrow", self.rows)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the answer as plain values; ``docs/json/compare-summary.schema.json`` describes them."""
+        cause, place = self.cause, None if self.cause is None else self.cause.row.place
+        first = None
+        if cause is not None and place is not None:
+            first = {
+                **{name: getattr(place, name) for name in ("call", "op", "phase", "module", "source", "step", "rank")},
+                "slot": cause.row.slot,
+                "kind": cause.kind,
+                "text": cause.text,
+                "facts": list(cause.facts),
+            }
+        others = sum(len(evidence.findings) for evidence in self.ranks) - (cause is not None)
+        return {
+            "schema": 1,
+            "verdict": self.verdict,
+            "headline": self.headline,
+            "cause": first,
+            "other_findings": max(0, others),
+            "not_whole": list(self.not_whole),
+            "notes": list(self.notes),
+            "answer": self.answer(),
+        }
+
     def answer(self) -> str:
         """Return what the dumps lack, the verdict, the first cause and how the error travels, in lines."""
         return "\n".join([*self.not_whole, *self._answer()])

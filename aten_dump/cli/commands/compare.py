@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from ..files import opened
 from ..options import allow_ops_option
 from ..workers import jobs_option, workers
 
-_FORMATS: Final = ("answer", "table", "csv", "json", "parquet")
+_FORMATS: Final = ("answer", "summary", "table", "csv", "json", "parquet")
 _path = click.Path(path_type=Path)
 
 
@@ -91,7 +92,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, at:
     if at is not None:
         _compare_at(target, baseline, at, form, options)
         return
-    if form == "answer" and (options["output"] or options["status"]):
+    if form in ("answer", "summary") and (options["output"] or options["status"]):
         raise click.UsageError("--output and --status are of the table: give --format table, csv, json or parquet")
     if form == "table" and options["output"]:
         raise click.UsageError("--output needs --format csv, json or parquet; a table goes to the terminal")
@@ -104,7 +105,10 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, at:
     if options["write_mapping"] is not None:
         found.mapping.write(options["write_mapping"])
     to_stdout = form in ("csv", "json") and options["output"] is None
-    echo(found.answer(), err=to_stdout)
+    if form == "summary":
+        echo(json.dumps(found.summary(), indent=1))
+    else:
+        echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
@@ -154,7 +158,7 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
 
 
 def _write(found: Comparison, form: str, status: str | None, output: Path | None, limit: int | None) -> None:
-    if form == "answer":
+    if form in ("answer", "summary"):
         return
     rows: Iterator[Row] = (row for row in found.rows if status is None or row.status == status)
     if form == "table":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from ...analysis.nonfinite.search import NEAR, NonFinite, find_nonfinite
+from ...analysis.nonfinite.search import NEAR, Event, NonFinite, find_nonfinite
 from ...dump import RankDump
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
@@ -34,8 +35,18 @@ _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
     show_default=True,
     help="Share of a dtype's greatest number beyond which a value is near overflow.",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines to read, or one object as docs/json/nonfinite.schema.json has it.",
+)
 @limit_option(30, "rows of a table")
-def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, limit: int | None) -> None:
+def command(
+    dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, form: str, limit: int | None
+) -> None:
     """Print what made NaN and Inf in DUMP: producers in execution order, and masks put there on purpose.
 
     All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Listed behind, and no
@@ -49,6 +60,9 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
       aten-dump nonfinite dump --step 5 --rank 0 --all
     """  # noqa: D301 - \b keeps click from filling lines
     places = _places(dump, step, rank)
+    if form == "json":
+        _print_json(places, near)
+        return
     told = _Told(dump, line_limit(limit, default=30), show_all=show_all)
     for place in with_progress("searching", places):
         fresh = place.anew()  # so that only one index is in memory at a time
@@ -65,6 +79,41 @@ def command(dump: Path, step: int | None, rank: int | None, show_all: bool, near
         raise MissingDataError(f'nothing in {dump} could be judged; record again with DumpConfig.data="statistic"')
     if told.sick:
         raise click.exceptions.Exit(1)
+
+
+def _print_json(places: list[RankDump], near: float) -> None:
+    """Print what was found in all steps and ranks as one object."""
+    found = [find_nonfinite(one, near) for place in places if (one := place.anew()).why_no_calls is None]
+    if not any(one.judged or one.first for one in found):
+        raise MissingDataError('nothing could be judged; record again with DumpConfig.data="statistic"')
+    steps = [
+        {
+            "step": one.step,
+            "rank": one.rank,
+            "judged": one.judged,
+            "unknown": one.unknown,
+            "lacks": one.lacks,
+            **{kind: [_plain(event) for event in getattr(one, kind)] for kind in _KINDS},
+        }
+        for one in found
+    ]
+    sick = [one for one in found if one.first is not None]
+    first = min(sick, key=how_early, default=None)
+    event = None if first is None else first.first
+    where = None if first is None or event is None else {"step": first.step, "rank": first.rank, **_plain(event)}
+    echo(json.dumps({"schema": 1, "first": where, "steps": steps}, indent=1))
+    if any(one.lacks for one in found):
+        never_end_well()
+    if sick:
+        raise click.exceptions.Exit(1)
+
+
+_KINDS: Final = ("producers", "outside", "masks", "scaled", "contained")  # propagators are many, and no cause
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    names = ("name", "op", "phase", "module", "source", "forward", "why")
+    return {**{name: getattr(event, name) for name in names}, "reaches": list(event.reaches)}
 
 
 class _Told:

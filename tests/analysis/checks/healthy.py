@@ -14,6 +14,7 @@ from tests.trial.programs import PROGRAMS as TRIAL
 from tests.trial.rewritings.running import Run, load
 
 from .loops import LOOPS, recording
+from .trainers import TRAINERS
 
 
 def _trial(name: str, path: Path) -> None:
@@ -33,6 +34,11 @@ def _rewritten(name: str, path: Path) -> None:
     load()[name].train(Run((), path))
 
 
+def _trained(name: str, path: Path) -> None:
+    torch.manual_seed(0)
+    TRAINERS[name](path)
+
+
 def _loop(name: str, path: Path) -> None:
     torch.manual_seed(0)
     LOOPS[name](path)
@@ -40,6 +46,7 @@ def _loop(name: str, path: Path) -> None:
 
 HEALTHY: dict[str, Callable[[Path], None]] = {
     **{f"loop {name}": partial(_loop, name) for name in LOOPS},
+    **{f"trainer {name}": partial(_trained, name) for name in TRAINERS},
     **{f"trial {name}": partial(_trial, name) for name in TRIAL},
     **{f"held out {name}": partial(_held_out, name) for name in HELD_OUT},
     **{f"rewritten {name}": partial(_rewritten, name) for name in load()},

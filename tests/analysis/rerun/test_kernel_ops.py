@@ -105,7 +105,9 @@ def test_the_guide_does_what_it_says(dumps: dict[str, str], tmp_path: Path) -> N
     assert len(commands) == 3
     with contextlib.chdir(tmp_path) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
         found = [runner.invoke(main, command.split()) for command in commands]
-        assert re.match(rf"{name} \(inductor::cpp_fused_relu_0.\d+_forward\) is the first suspect in compiled", found[0].output)
+        assert re.match(
+            rf"{name} \(inductor::cpp_fused_relu_0.\d+_forward\) is the first suspect in compiled", found[0].output
+        )
         assert f"First cause: {name}" in found[2].output
         said = {}
         for option in ("", "--kernel"):
