@@ -111,8 +111,6 @@ def hang(
     """
     opened = dump if isinstance(dump, Dump) else open_dump(Path(dump).absolute())
     readings = [Reading(rank) for rank in opened.all_ranks()]
-    if not readings and not flight_recorder:
-        raise MissingDataError(f"no rank of {opened.path} has written a step yet: nothing says who waits")
     steps: dict[int, dict[int, BegunStep]] = {}
     for begun in each_rank(read_begun, readings, executor, progress):
         steps.setdefault(begun.step, {})[begun.rank] = begun
@@ -126,6 +124,8 @@ def hang(
     traced = read_traces(flight_recorder)
     now = time.time_ns()
     lives = lives_of(opened, latest, now)
+    if not flight_recorder and all(life.kind == "absent" for life in lives.values()):
+        raise MissingDataError(f"no rank of {opened.path} has written anything yet: nothing says who waits")
     if not any(life.kind in ("alive", "stopped", "silent") for life in lives.values()):
         now = max((life.seen_unix_ns for life in lives.values()), default=now)
     known = Situation(lives, steps, (*apart, *traced.apart), (*waiting, *traced.open), now, patience_s)

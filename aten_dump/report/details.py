@@ -21,6 +21,7 @@ def call_details(call: Call) -> Iterator[str]:
     yield from _stack(call)
     yield from _arguments(call)
     yield from _written(call)
+    yield from _graph(call)
     yield from _partners("forward", [call.forward] if call.forward is not None else [])
     yield from _partners("backward", call.backward)
     yield from _partners("recomputed by", call.recomputed)
@@ -89,6 +90,18 @@ def _written(call: Call) -> Iterator[str]:
     if call.mutated:
         yield f"written in place: {', '.join(call.mutated)}"
         yield from _values(call.written_values(), with_producer=False)
+
+
+def _graph(call: Call) -> Iterator[str]:
+    """Yield what a kernel that a compiler generated computes, op by op."""
+    kernel = call.kernel
+    if kernel is None:
+        return
+    yield f"computes {len(kernel.nodes)} nodes of graph {kernel.graph}"
+    for node in kernel.nodes:
+        made = "" if node.shape is None else f" {node.dtype}[{', '.join(map(str, node.shape))}]"
+        line = next((f"  {frame.file}:{frame.line}" for frame in node.stack if frame.user), "")
+        yield f"  {node.name} = {node.op}({', '.join(node.reads)}){made}{line}"
 
 
 def _values(found: Iterable[tuple[str, Value]], *, with_producer: bool) -> Iterator[str]:

@@ -169,7 +169,8 @@ def _philox(seed: int, offsets: np.ndarray[Any, np.dtype[np.uint64]]) -> list[np
 
 def _uniform(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
     made: np.ndarray[Any, np.dtype[np.float32]] = (bits & np.uint64(0x7FFFFFFF)).astype(np.float32)
-    return made * np.float32(4.6566127342e-10)
+    made *= np.float32(4.6566127342e-10)
+    return made
 
 
 def _random(size: Sequence[int], seed: torch.Tensor, mode: str, *, offset: int = 0, **_: Any) -> torch.Tensor:

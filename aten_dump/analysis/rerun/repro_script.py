@@ -26,6 +26,7 @@ from ...store.op_names import read_op_name
 from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
 from .allowed_ops import allowing
+from .kernel_script import kernel_lines
 from .run_op import check_call, find_op, recorded_number, recorded_slots
 from .shared_memory import ALIGNMENT, Moment, check_readable, extent, moment_of
 
@@ -33,6 +34,7 @@ _HEAD: Final = '''\
 """Runs one recorded op again, alone, and prints how far its recorded results are off.
 
 Import the package that registers the op below, where torch does not; --float64 casts the inputs to float64 first.
+A kernel that a compiler generated is run as the ops of its graph; --kernel compiles and runs its own code as well.
 """
 
 import math
@@ -134,9 +136,14 @@ class _Script:
         parts = [_literal(item, self._names) for item in args]
         parts += [f"{_keyword(self._op, name)}={_literal(item, self._names)}" for name, item in kwargs.items()]
         slot = "output" if isinstance(call.outputs, (list, tuple)) else "output.0"
-        self._lines.append("with torch.no_grad():")
-        self._lines.append(f"    outputs = torch.ops.{_path(self._op)}({', '.join(parts)})")
-        self._lines.append(f"found = dict(leaves(outputs, {slot!a}))")
+        kernel = call.kernel
+        if kernel is not None:
+            self._lines += kernel_lines(call, kernel, lambda item: _literal(item, self._names), _path)
+            self._lines.append("found = {}")
+        else:
+            self._lines.append("with torch.no_grad():")
+            self._lines.append(f"    outputs = torch.ops.{_path(self._op)}({', '.join(parts)})")
+            self._lines.append(f"found = dict(leaves(outputs, {slot!a}))")
         for name, text in self._written(args, kwargs):
             self._lines.append(f"found.update(leaves({text}, {_slot(name)}))")
         self._results()

@@ -251,7 +251,11 @@ def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> 
     facts = [_facts_of(node) for node in buffers.origins()]
     module = next((one.module for one in facts if one.module), "")
     frames = next((one.frames for one in facts if one.frames), ())
-    numbers = dict.fromkeys(node.meta["seq_nr"] for node in buffers.origins() if node.meta.get("seq_nr", -1) >= 0)
+    numbers = dict.fromkeys(
+        node.meta["seq_nr"]
+        for node in buffers.origins()
+        if node.meta.get("seq_nr", -1) >= 0 and not _copies_to_input(node)  # that has the number of the last op
+    )
     return text, Site(kernel, tuple(arguments), module, frames, tuple(numbers))
 
 
@@ -327,7 +331,7 @@ class _Buffers:
 
     def _copied_to(self, buffer: str) -> list[str]:
         """Return the nodes that copy something to an input of the graph."""
-        copies = (node for node in self._nodes.values() if str(node.target).startswith("aten.copy_"))
+        copies = filter(_copies_to_input, self._nodes.values())
         return [node.name for node in copies if getattr(node.args[0], "name", None) == buffer]
 
     def _begun_with(self, buffer: str) -> list[str]:
@@ -336,6 +340,10 @@ class _Buffers:
         if len(writers) == 1 and writers[0].args and hasattr(writers[0].args[0], "name"):
             return [writers[0].args[0].name]
         return []
+
+
+def _copies_to_input(node: Any) -> bool:
+    return str(node.target).startswith("aten.copy_")
 
 
 def _is_same(one: Any, other: Any) -> bool:

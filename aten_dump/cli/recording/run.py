@@ -29,7 +29,8 @@ _DEFAULT_PATH: Final = "dump"
 @click.option(
     "--compile",
     type=click.Choice(get_args(Compile)),
-    help="Run functions of torch.compile as written (eager), or compiled, as one call (opaque).  [default: eager]",
+    help="Run functions of torch.compile as written (eager), as one compiled call each (opaque), or compiled, kernel "
+    "by kernel (kernels).  [default: eager]",
 )
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a dump that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")

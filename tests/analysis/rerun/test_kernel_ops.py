@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.analysis.rerun.kernel_ops import _OWN
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
+from aten_dump.cli.main import main
 
 pytestmark = [
     pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
     pytest.mark.skipif(not compiles_alike_under_modes, reason="this torch compiles otherwise under a mode"),
 ]
+
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "my-compiled-model-differs.md"
 
 
 class Net(nn.Module):
@@ -84,3 +93,27 @@ def test_random_numbers_are_those_of_the_compiler() -> None:
         torch.manual_seed(0)
         seed = torch.empty(1, dtype=torch.int64).random_(-(1 << 63), None)
     assert torch.equal(_OWN["prims::inductor_random"]([100], seed[0], "rand"), found)
+
+
+def test_the_guide_does_what_it_says(dumps: dict[str, str], tmp_path: Path) -> None:
+    """The commands of docs/guide/my-compiled-model-differs.md, on a dump with a faulty kernel."""
+    runner, name = CliRunner(), "Kernel.cpp_fused_relu_0.0.forward"
+    for path, side in (("compiled", "wrong"), ("eager", "eager")):
+        (tmp_path / path).symlink_to(dumps[side])
+    guide = GUIDE.read_text(encoding="utf-8")
+    commands = re.findall(r"^aten-dump ((?:replay|compare) .*)$", guide, re.M)
+    assert len(commands) == 3
+    with contextlib.chdir(tmp_path) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
+        found = [runner.invoke(main, command.split()) for command in commands]
+        assert re.match(
+            rf"{name} \(inductor::cpp_fused_relu_0.\d+_forward\) is the first suspect in compiled", found[0].output
+        )
+        assert f"First cause: {name}" in found[2].output
+        said = {}
+        for option in ("", "--kernel"):
+            done = subprocess.run([sys.executable, "kernel.py", option], capture_output=True, text=True, check=True)
+            said[option] = done.stdout
+        assert "mutated.out.0: different" in said[""]
+        assert "mutated.out.0: bit-equal" in said["--kernel"]
+        shown = runner.invoke(main, ["show", "compiled", name]).output
+        assert "relu = aten::relu(addmm) float32[4, 32]" in shown

@@ -152,6 +152,21 @@ def test_where_ranks_are_in_a_step_that_is_not_recorded(tmp_path: Path) -> None:
     assert "not recorded" in found.answer()
 
 
+def test_signs_of_life_alone_say_where_a_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step is recorded, and one rank of two has not begun."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    pulse = tmp_path / "dump" / "control" / "pulse-rank0.json"
+    with DumpMode(DumpConfig(path=tmp_path / "dump", steps="none")):
+        deadline = time.monotonic() + 60
+        while not pulse.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ranks = {life.rank: life for life in hang(tmp_path / "dump").ranks}
+        assert "test_signs_of_life" in ranks[0].line
+        assert (ranks[0].kind, ranks[1].kind) == ("alive", "absent")
+    assert hang(tmp_path / "dump").ranks[0].kind == "closed"
+
+
 Step = Callable[[DumpMode, int], None]
 
 
@@ -277,5 +292,7 @@ def test_what_the_guide_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     commands = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("aten-dump hang")]
     assert len(commands) == 5
     for _, *arguments in commands:
+        if "--jobs" in arguments:
+            arguments[-1] = "1"  # eight processes take longer to start
         wanted = 2 if "--flight-recorder" in arguments else 0  # there are no such traces here
         assert CliRunner().invoke(main, arguments).exit_code == wanted, arguments

@@ -15,7 +15,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from aten_dump import DumpConfig, DumpMode, open_dump, replay
-from aten_dump.capture.intercept.compiled_functions import CompiledCalls, _WhenImported
+from aten_dump.capture.intercept.compiled_functions import CompiledCalls
+from aten_dump.capture.intercept.when_imported import WhenImported
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.capture.torch_internals.mode_stack import push_dispatch_mode, take_dispatch_mode_off
 from tests.capture.autograd.links import assert_linked
@@ -431,7 +432,7 @@ def test_an_import_is_waited_for_and_told_once(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "other_module.py").write_text("value = 4\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     told: list[str] = []
-    finder = _WhenImported("awaited_module", lambda: told.append(sys.modules["awaited_module"].value))
+    finder = WhenImported("awaited_module", lambda: told.append(sys.modules["awaited_module"].value))
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     import importlib
 

@@ -52,7 +52,11 @@ def test_options_change_what_the_config_says(tmp_path: Path) -> None:
     assert (found["path"], found["data"], found["steps"]) == (str(ROOT / "there"), "full", "5-6")
     assert found["overwrite"] is True
     assert config_of(ATEN_DUMP_CONFIG=str(file))["steps"] == "4"
-    assert [config_of("--compile", how)["compile"] for how in ("eager", "opaque")] == ["eager", "opaque"]
+    assert [config_of("--compile", how)["compile"] for how in ("eager", "opaque", "kernels")] == [
+        "eager",
+        "opaque",
+        "kernels",
+    ]
     assert config_of()["path"] == str(ROOT / run._DEFAULT_PATH)
 
 
