@@ -8,12 +8,13 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 
 from ...store.records import FRAME, OP, STACK, TEXT
 from ...store.sink import Emit
+from ..torch_internals.inductor import TracedFrame
 from .call_name import CallName
 
 OWN_CODE: Final = str(Path(__file__).resolve().parents[2]) + os.sep  # files below count as the recorder's own
@@ -28,14 +29,6 @@ def _library_roots() -> tuple[str, ...]:
 
 
 _LIBRARY: Final = _library_roots()
-
-
-class TracedFrame(NamedTuple):
-    """A line of the program that a compiler has traced."""
-
-    file: str
-    line: int
-    function: str
 
 
 class Interner:

@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..naming.interned_tables import TracedFrame
 from .patches import Patch
 
 LOWERING: Final = "torch._inductor.graph"
@@ -42,6 +41,14 @@ _NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has n
 
 
 _Made = dict[str, list[Any]]  # by node: all that holds its result in inductor's own terms
+
+
+class TracedFrame(NamedTuple):
+    """A line of the program that a compiler has traced."""
+
+    file: str
+    line: int
+    function: str
 
 
 class NodeFacts(NamedTuple):
