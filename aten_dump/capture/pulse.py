@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from ..store.control.control_files import ControlFiles, Pulse
 from ..store.control.processes import process_place, started_ticks
 from .naming.interned_tables import OWN_CODE, is_of_program
 from .step.step import text_of
+from .torch_internals.engine import frame_of_thread
 
 _Line: TypeAlias = tuple[str, int, str]  # file, line, function
 _INTERVAL_S: Final = 2.0
@@ -106,7 +106,7 @@ class PulseWriter:
 def _lines_of(thread: int) -> tuple[str, str]:
     """Return the program's line in which a thread is, and the innermost one that this has called, if another."""
     found: list[_Line] = []
-    frame = sys._current_frames().get(thread)
+    frame = frame_of_thread(thread)
     while frame is not None and len(found) < _MOST_FRAMES:
         found.append(_line(frame.f_code, frame.f_lineno))
         frame = frame.f_back

@@ -24,6 +24,7 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "saved --offload": (("saved", "A", "--offload"), ("module",)),
     "replay": (("replay", "A", "--limit", "0"), ("call",)),
     "nonfinite": (("nonfinite", "A", "--all", "--limit", "0"), ("call",)),
+    "check --rules": (("check", "--rules"), ("rule",)),
     "compare": (("compare", "A", "B", "--format", "table", "--limit", "0"), ("status",)),
 }
 

@@ -31,7 +31,7 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.engine import len_dispatch_stack
-from ..torch_internals.inductor import LOWERING, LoweredGraph, Lowerings, NodeFacts, Site
+from ..torch_internals.inductor import CODE_CACHE, LOWERING, LoweredGraph, Lowerings, NodeFacts, Site
 from ..torch_internals.tracing import is_compiling
 from ..values.argument_encoding import encode
 from .when_imported import WhenImported
@@ -44,7 +44,6 @@ _NOWHERE: Final = 1 << 30  # position of an argument that is given by name
 _GENERATED: Final = ("cpp_", "triton_")  # how the names of generated kernels begin
 _ALLOCATES: Final = "empty_strided_cpu"
 _REINTERPRETS: Final = "reinterpret_tensor"
-_MODULES: Final = "torch._inductor.codecache"
 
 
 class CompiledKernels:
@@ -64,7 +63,7 @@ class CompiledKernels:
             self._lowerings.install()
         else:
             self._import.install()
-        cache = getattr(sys.modules.get(_MODULES), "PyCodeCache", None)
+        cache = getattr(sys.modules.get(CODE_CACHE), "PyCodeCache", None)
         for module in getattr(cache, "modules", ()):
             self._add_unknown(module.__dict__)
 

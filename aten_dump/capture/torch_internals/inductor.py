@@ -26,6 +26,7 @@ import torch
 
 from .patches import Patch
 
+CODE_CACHE: Final = "torch._inductor.codecache"  # has the modules of generated code
 LOWERING: Final = "torch._inductor.graph"
 _IR: Final = "torch._inductor.ir"
 _CPP: Final = "torch._inductor.codegen.cpp"
