@@ -22,6 +22,7 @@ from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, may_be_in_parts
+from ..sources.batch_order import BatchOrder, batch_order
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .means import without_means
@@ -40,7 +41,8 @@ class Evaluated:
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
     covered: tuple[Covered, ...] = ()  # values of one side that parts of the other side cover
-    notes: tuple[str, ...] = ()  # which parts of the other side's work one side does
+    notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
+    reordered: bool = False  # the sides were given the rows of their batch in different orders
 
     @property
     def differs(self) -> bool:
@@ -72,6 +74,9 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         ({}, sources.stand_ins),
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
+    order = batch_order(flows, sources)
+    if order is not None:
+        return _reordered(found, order, steps, left, before)
     apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
     if apart is None or are_made_alike((target, baseline), found.ends, apart):
         return found
@@ -83,6 +88,25 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
             return found
     again = _settled(sides, steps, contents, lambda sides: _with_ends(sides, sources, steps, left, before))
     return again if again.differs and not shared.choices else found
+
+
+def _reordered(
+    found: Evaluated,
+    order: BatchOrder,
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    left: tuple[Left, Left],
+    before: LeftBefore | None,
+) -> Evaluated:
+    """Evaluate both sides on the target's batch, where that of the baseline has its rows in another order."""
+    notes = (*found.notes, str(order))
+    if not found.differs:  # what they end with is the same for any order, as a mean is
+        return replace(found, notes=notes, reordered=True)
+    shared, contents = Shared(), {**found.sources.stand_ins, **order.contents}
+    sides = Evaluation(steps[0], shared, leads=True), Evaluation(steps[1], shared, contents)
+    for side in sides:
+        side.run()
+    again = _settled(sides, steps, ({}, contents), lambda sides: _with_ends(sides, found.sources, steps, left, before))
+    return found if again.differs else replace(again, notes=notes, reordered=True)
 
 
 def _settled(

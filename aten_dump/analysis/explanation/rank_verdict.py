@@ -73,7 +73,8 @@ class RankVerdict:
         if self._found.differs and self._is_made_wrong(self.findings[0], self.findings[1:]):
             del self.findings[0]
         self._spread()
-        if not self.findings and not any(side.has_unseen for side in self._found.sides) and self._is_far_apart():
+        has_unseen = any(side.has_unseen for side in self._found.sides)
+        if not (self.findings or has_unseen or self._found.reordered) and self._is_far_apart():
             self._find_lost_precision()
         self.rows.sort(key=lambda row: (row.place.id, row.target is None))
         self.findings.sort(key=lambda finding: finding.order)

@@ -1,0 +1,87 @@
+"""The same batch in another order: its rows, and their labels, stand elsewhere.
+
+Theory of operation
+    Sources that stand for nothing, and are read in the same role on both sides, may be each other with their rows in
+    another order: one order, the same for all of them. The baseline is then evaluated on the target's rows. Weights
+    whose rows stand in another order are another matter (a port may lay out heads so): they require grad, and orders
+    of their own differ from one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ..evaluation.memory import UNREADABLE
+from ..flow.data_flow import DataFlow
+from ..rerun.run_region import start_tensors
+from .stand_ins import Sources, roles
+
+_MOST_NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrder:
+    """How the rows of a batch stand."""
+
+    order: tuple[int, ...]  # the target's row for each of the baseline's
+    contents: dict[int, torch.Tensor]  # the target's, by id of the baseline's source
+
+    def __str__(self) -> str:
+        moved = [(mine, theirs) for theirs, mine in enumerate(self.order) if mine != theirs]
+        named = ", ".join(f"row {mine} is the baseline's row {theirs}" for mine, theirs in sorted(moved)[:_MOST_NAMED])
+        more = ", ..." if len(moved) > _MOST_NAMED else ""
+        return f"the target's batch of {len(self.order)} rows is in another order: {named}{more}"
+
+
+def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrder | None:
+    """Return in which order the baseline's batch stands in the target, or None if that does not explain all sources.
+
+    Args:
+        flows: of both sides.
+        sources: matched. Of those that are paired none may have as many rows, in an order that counts: labels that
+            stand where they did belong to other rows now.
+    """
+    places = roles(flows[0]), roles(flows[1])
+    by_role = {places[0].get(value.id): value for value in sources.target}
+    pairs = []
+    for value in sources.baseline:
+        one = by_role.get(places[1].get(value.id))
+        if one is None or one.shape != value.shape or value.requires_grad or not value.shape or value.shape[0] < 2:
+            return None
+        pairs.append((one, value))
+    if not pairs or len(pairs) != len(sources.target) or len({one.shape[0] for one, _ in pairs}) > 1:
+        return None
+    try:
+        read = [[start_tensors([value])[value.id] for value in pair] for pair in pairs]
+    except UNREADABLE:
+        return None
+    found = next((order for ours, theirs in read if (order := _order_of(ours, theirs)) is not None), None)
+    if found is None or not all(torch.equal(ours[list(found)], theirs) for ours, theirs in read):
+        return None
+    kept = [one for one, _, _ in sources.pairs if one.shape[:1] == (len(found),) and not one.requires_grad]
+    if any(_order_counts(value, found) for value in kept):
+        return None
+    return BatchOrder(found, {value.id: ours for (_, value), (ours, _) in zip(pairs, read, strict=True)})
+
+
+def _order_counts(value: Value, order: Sequence[int]) -> bool:
+    """Return True if the rows of a value are others when they stand in another order."""
+    try:
+        tensor = start_tensors([value])[value.id]
+    except UNREADABLE:
+        return True
+    return not torch.equal(tensor[list(order)], tensor)
+
+
+def _order_of(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the row of one tensor for each row of another; None if rows repeat, or one lacks a row."""
+    rows = [[row.numpy().tobytes() for row in one.contiguous()] for one in (ours, theirs)]
+    known = {row: number for number, row in enumerate(rows[0])}
+    if len(known) < len(rows[0]) or not all(row in known for row in rows[1]):
+        return None
+    return tuple(known[row] for row in rows[1])
