@@ -65,15 +65,17 @@ def test_nothing(golden):
 """
 # Runs pytest several times in one process, as torch takes seconds to import.
 DRIVER = """
-import contextlib, io, json, os, shutil, sys
+import contextlib, importlib.metadata, io, json, os, shutil, sys
 import pytest
 
+installed = "aten_dump" in [point.name for point in importlib.metadata.entry_points(group="pytest11")]
+plugin = [] if installed else ["-p", "aten_dump.testing"]
 found = []
 for variant, ci, arguments in json.loads(sys.argv[1]):
     os.environ["VARIANT"] = variant
     os.environ["CI"] = ci
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        code = pytest.main(["-p", "aten_dump.testing", "-p", "no:cacheprovider", "-q", *arguments])
+        code = pytest.main([*plugin, "-p", "no:cacheprovider", "-q", *arguments])
     found.append([int(code), out.getvalue()])
 print(json.dumps(found), file=sys.__stdout__)
 """

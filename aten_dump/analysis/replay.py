@@ -99,8 +99,8 @@ def replay(
         ReplayError: `substitute` names something that is not the result of a forward op, or does not fit.
         MissingDataError: no bytes were recorded at all, or a name is unknown.
     """
-    rank, calls = calls_of(target, needs_bytes=substitute is None)
     place = usable_device(device)
+    rank, calls = calls_of(target, needs_bytes=substitute is None)
     if substitute is not None:
         if dtype not in (AUTO, None):
             raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")

@@ -28,8 +28,10 @@ ARGUMENTS = {
     "ls": ["DUMP"], "show": ["DUMP"], "stats": ["DUMP"], "saved": ["DUMP"], "compare": ["DUMP", "BASELINE"],
     "replay": ["DUMP"], "nonfinite": ["DUMP"], "export": ["DUMP", "--to", "graph", "--out", "OUT"],
     "report": ["DUMP", "-o", "OUT"], "verify": ["DUMP"], "weights": ["DUMP", "BASELINE"],
+    "check": ["DUMP"],
 }  # fmt: skip
-NOT_ASKED = {"run", "ctl", "serve", "config", "recover", "env"}  # of serve there is a test of its own
+# Of serve there is a test of its own; hang is asked about runs that were cut short.
+NOT_ASKED = {"run", "ctl", "serve", "config", "recover", "env", "hang"}
 MORE = [
     ["compare", "BASELINE", "DUMP"], ["compare", "DUMP", "BASELINE", "--rank", "0"], ["compare", "--recompute", "DUMP"],
     ["replay", "DUMP", "--all"], ["nonfinite", "DUMP", "--step", "0", "--rank", "0"], ["report", "DUMP", "BASELINE", "-o", "OUT"],

@@ -247,7 +247,7 @@ def test_a_config_that_is_written_anew_turns_recording_on_and_off(tmp_path: Path
     config(tmp_path, dump_enable=False)
     train(model)
     (tmp_path / "config.json").write_text("{")
-    with pytest.warns(UserWarning, match="records nothing until this is mended"):
+    with pytest.warns(UserWarning, match="records nothing until this is fixed"):
         train(model)
     config(tmp_path, dump_enable=True, rank=[])
     train(model)

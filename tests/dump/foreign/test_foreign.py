@@ -276,7 +276,8 @@ def test_our_own_npy_export_comes_back(ours: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["ls"], ["show"], ["stats"], ["nonfinite"], ["saved"]])
 def test_commands_read_foreign_dumps(path: str, command: list[str]) -> None:
     result = CliRunner().invoke(main, [command[0], str(GOLDEN / path)])
-    assert result.exit_code in (0, 1), result.output
+    unknown = (2,) if command == ["saved"] else ()  # what autograd kept, these tools do not say
+    assert result.exit_code in (unknown or (0, 1)), result.output
     assert result.output
 
 
