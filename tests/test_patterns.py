@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,6 +105,15 @@ def test_a_glob_records_what_it_finds(tmp_path: Path, glob: str) -> None:
             (model(torch.ones(2, 3)).view(3, 2) + 1).sum().backward()
         sizes.append(len(open_dump(path).rank(0, 0).calls.filter(module=glob)))
     assert sizes[0] == sizes[1] == len(open_dump(tmp_path / "1").rank(0, 0).calls)
+
+
+@pytest.fixture(autouse=True)
+def pythons_own_recursion_limit() -> Iterator[None]:
+    """What torch's compiler, imported by another test, has raised: nested texts are refused by it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
 
 
 DEEP = "(" * 500 + "a" + ")" * 500

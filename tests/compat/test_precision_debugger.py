@@ -73,6 +73,7 @@ def recorded(tmp_path: Path, step: int = 0) -> RankDump:
     return open_dump(tmp_path / "dump").step(step).rank(0)
 
 
+@pytest.mark.slow
 def test_a_script_of_theirs_with_another_import(tmp_path: Path) -> None:
     path = config(tmp_path, step=[0, "1-2"], rank=[0], tensor={"list": []}, statistics={"data_mode": ["all"]})
     told = SCRIPT.replace(

@@ -47,10 +47,12 @@ def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "other", "op", "module"),
     [
-        ("tensor_parallel.bias", "single", "aten::add.Tensor", "block.attention.out"),
+        pytest.param(
+            "tensor_parallel.bias", "single", "aten::add.Tensor", "block.attention.out", marks=pytest.mark.slow
+        ),
         ("tensor_parallel.unreduced", "single", "aten::add.Tensor", "block.attention.out"),
         ("summed", "ddp", "aten::div_.Tensor", ""),
-        ("flat.summed", "flat.scattered", "aten::div_.Tensor", ""),
+        pytest.param("flat.summed", "flat.scattered", "aten::div_.Tensor", "", marks=pytest.mark.slow),
         ("left_out", "single", "aten::lerp_.Scalar", ""),
         pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),
     ],

@@ -95,6 +95,7 @@ def test_random_numbers_are_those_of_the_compiler() -> None:
     assert torch.equal(_OWN["prims::inductor_random"]([100], seed[0], "rand"), found)
 
 
+@pytest.mark.slow
 def test_the_guide_does_what_it_says(dumps: dict[str, str], tmp_path: Path) -> None:
     """The commands of docs/guide/my-compiled-model-differs.md, on a dump with a faulty kernel."""
     runner, name = CliRunner(), "Kernel.cpp_fused_relu_0.0.forward"

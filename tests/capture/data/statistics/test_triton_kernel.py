@@ -136,6 +136,7 @@ def test_the_kernel_agrees_with_the_definition() -> None:
     assert done.stdout == "same\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="Triton has no wheels for this machine"
 )
