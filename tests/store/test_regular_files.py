@@ -87,6 +87,7 @@ def interrupted(root: Path) -> Path:
         wanted = [root / RANK / name for name in ("index.msgpack", "shard-00000.safetensors.partial")]
         while not all(path.exists() for path in wanted) and time.monotonic() < deadline:
             time.sleep(0.01)
+        sink.flush()  # the index names the shard
         os._exit(0)
     os.waitpid(pid, 0)
     return root / RANK
