@@ -97,7 +97,7 @@ _one_at_a_time: Final = Lock()
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Have torch's own functions of shapes ask this, in place of a compiler that they would import, not to be compiled.
+    """Give torch's own functions of shapes this to ask, not the compiler that they would import.
 
     That import takes seconds and makes a folder. Whoever else asks for the compiler meanwhile gets it.
     """

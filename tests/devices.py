@@ -15,7 +15,7 @@ DEVICES: Final = ("cpu", "cuda", "npu")
 
 
 def start(device: str) -> None:
-    """Have the device ready. The simulated NPU needs the environment that `make test-npu` sets."""
+    """Make the device ready. The simulated NPU needs the environment that `make test-npu` sets."""
     if device == "npu":
         from tests.npu.simulator import device as simulated
 

@@ -178,12 +178,12 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
 
 
 def is_record(one: Class) -> bool:
-    """Tell whether a class is a plain record: it has fields and hardly a method."""
+    """Return True if a class is a plain record: it has fields and hardly a method."""
     return one.methods <= 3
 
 
 def is_large(one: Class) -> bool:
-    """Tell whether a class needs a reason, in its docstring, for how much is in it."""
+    """Return True if a class needs a reason, in its docstring, for how much is in it."""
     return one.methods > 20 or (one.attributes > 15 and not is_record(one))
 
 

@@ -182,7 +182,7 @@ def _compared(
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
     casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
-    if findings and before is None:
+    if findings and before is None and not found.reordered:
         notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
     notes = [*near_ties(found.sides, pairs), *notes]
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)

@@ -167,7 +167,7 @@ def replay_all(
 
 
 def has_ops(rank: RankDump) -> bool:
-    """Tell whether a step and rank has aten calls that could be replayed."""
+    """Return True if a step and rank has aten calls that could be replayed."""
     return rank.calls_by_kind()["aten"] > 0
 
 

@@ -150,7 +150,7 @@ def in_plain_format(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def saturates(device_type: str) -> bool:
-    """Tell whether a device in use gives the largest finite number where others give Inf, and sets a register then."""
+    """Return True if a device in use gives the largest finite number where others give Inf, and sets a register."""
     import torch
 
     if device_type != "npu":
@@ -159,7 +159,7 @@ def saturates(device_type: str) -> bool:
 
 
 def overflow_status(device: torch.device) -> torch.Tensor:
-    """Have a kernel read the overflow register of a device that saturates, and leave it as it is.
+    """Let a kernel read the overflow register of a device that saturates, and leave it as it is.
 
     Call inside `quiet()`.
 
@@ -221,18 +221,18 @@ _PRIVATE_SHAPES: Final = MappingProxyType({"FRACTAL_NZ": _of_nz, "NC1HWC0": _of_
 
 
 def has_float64(device_type: str) -> bool:
-    """Tell whether a device sums up float64 at a speed that does not matter."""
+    """Return True if a device sums up float64 at a speed that does not matter."""
     return device_type in ("cpu", "cuda")
 
 
 @functools.cache
 def has_triton(device_type: str) -> bool:
-    """Tell whether kernels in Triton can be had for a device."""
+    """Return True if kernels in Triton can be had for a device."""
     return device_type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def has_spare_core() -> bool:
-    """Tell whether the program leaves a core of this machine to another thread.
+    """Return True if the program leaves a core of this machine to another thread.
 
     Torch's own threads on the CPU take one each, and wait for the next op with their core busy. Ranks on the same
     machine are counted by torchrun's LOCAL_WORLD_SIZE. A program with an accelerator is taken to compute there.

@@ -105,7 +105,7 @@ class HeldSignals:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Tell whether the code that runs in a frame runs for us, not for the program."""
+    """Return True if the code that runs in a frame runs for us, not for the program."""
     is_innermost = True
     while frame is not None:
         code = frame.f_code

@@ -180,10 +180,10 @@ class Watch:
             self.recorder = None
 
     def passes_are_compiled(self, is_on: bool) -> None:
-        """Tell the recorder of the step in progress, if there is one, that compiled autograd was turned on or off."""
+        """Pass on to the step in progress, if there is one, that compiled autograd was turned on or off."""
         if self.in_step is not None:
             self.in_step.passes_are_compiled(is_on)
 
     def is_busy(self) -> bool:
-        """Tell whether the thread that began the step is in the recorder's own code, as far as that is marked."""
+        """Return True if the thread that began the step is in the recorder's own code, as far as that is marked."""
         return self.in_step is not None and self.in_step.step.threads.main.own.depth > 0

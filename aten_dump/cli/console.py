@@ -51,7 +51,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def is_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
+    """Return True if stdout is a terminal."""
     return sys.stdout.isatty()
 
 

@@ -20,7 +20,7 @@ _NOTED: Final = "aten_dump.not_whole"  # in click's context, which a subcommand 
 
 @contextmanager
 def ended_by_sigint() -> Iterator[None]:
-    """Have Ctrl-C end the process in a block that only imports: torch swallows a KeyboardInterrupt in some of them."""
+    """Let Ctrl-C end the process in a block that only imports: torch swallows a KeyboardInterrupt in some of them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

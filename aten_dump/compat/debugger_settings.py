@@ -66,7 +66,7 @@ class ConfigSwitch:
         self._seen = self._state()
 
     def is_on(self) -> bool:
-        """Tell whether to record, as the file has it now; a file that cannot be read turns it off, with a warning."""
+        """Return True if to record, as the file has it now; a file that cannot be read turns it off, with a warning."""
         state = self._state()
         if self._path is not None and state != self._seen:
             self._seen = state

@@ -190,7 +190,7 @@ class PrecisionDebugger:
         self._mode = DumpMode(self._settings.config, model=model).start(self._first_step + self._steps)
 
     def _go_on(self, *, paused: bool = False) -> None:
-        """Have the mode be in the step in progress; steps in which nothing was started are left out of the dump."""
+        """Put the mode into the step in progress; steps in which nothing was started are left out of the dump."""
         number = self._first_step + self._steps
         if self._mode is not None and self._mode.current_step != number:
             self._mode.step(number, paused=paused)

@@ -145,7 +145,7 @@ KEYS: Final = {**_COMMON, **_END_TO_END}
 
 
 def is_mindspore(content: Mapping[str, Any]) -> bool:
-    """Tell whether a config is MindSpore's."""
+    """Return True if a config is MindSpore's."""
     return "common_dump_settings" in content
 
 

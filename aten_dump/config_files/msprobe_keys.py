@@ -146,7 +146,7 @@ KEYS: Final[dict[str, Callable[[Translation, str, Any], None]]] = {
 
 
 def is_msprobe(content: Mapping[str, Any]) -> bool:
-    """Tell whether a config is msprobe's."""
+    """Return True if a config is msprobe's."""
     return "dump_path" in content or "task" in content
 
 

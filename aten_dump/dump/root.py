@@ -239,7 +239,7 @@ def _within(text: object) -> list[int]:
 
 
 def _has_index(directory: Path) -> bool:
-    """Tell whether a rank's folder has something of that name; what it is says who opens it."""
+    """Return True if a rank's folder has something of that name; what it is says who opens it."""
     return os.path.lexists(directory / INDEX_FILE)
 
 

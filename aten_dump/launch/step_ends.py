@@ -48,7 +48,7 @@ class StepEnds:
         ]
 
     def stop(self) -> None:
-        """Tell no more; classes that are wrapped already pass everything through."""
+        """Report no more; classes that are wrapped already pass everything through."""
         self._end = _nothing
         self._wait_no_more()
         for patch in self._patches:

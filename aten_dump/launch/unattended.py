@@ -55,7 +55,7 @@ class Unattended:
         self._first_module = NextModuleCall(self._start)
 
     def _is_to_record(self) -> bool:
-        """Tell whether this process is a rank of the program, and nobody records it yet."""
+        """Return True if this process is a rank of the program, and nobody records it yet."""
         if self._dump is not None or DumpMode.current() is not None:
             return False
         if torch.utils.data.get_worker_info() is not None:

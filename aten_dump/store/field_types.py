@@ -40,7 +40,7 @@ def _all_are(*kinds: type) -> Check:
 
 
 def _are_sizes(field: Any) -> bool:
-    """Tell whether a field is a list of sizes, strides or ids."""
+    """Return True if a field is a list of sizes, strides or ids."""
     return type(field) is tuple and (not field or (_INTEGER.issuperset(map(type, field)) and min(field) >= 0))
 
 
@@ -48,7 +48,7 @@ _INTEGER: Final = frozenset({int})
 
 
 def _are_numbers(field: Any) -> bool:
-    """Tell whether a field is a list of statistics: numbers, None, or pairs of numbers for complex ones."""
+    """Return True if a field is a list of statistics: numbers, None, or pairs of numbers for complex ones."""
     if type(field) is not tuple:
         return False
     return all(type(item) in _NUMBERS or _is_pair(item) for item in field)
@@ -67,7 +67,7 @@ def _is_seconds(field: Any) -> bool:
 
 
 def is_tree(tree: Any, levels: int = 0) -> bool:
-    """Tell whether something is an argument tree; a tag of a later version may stand for anything."""
+    """Return True if something is an argument tree; a tag of a later version may stand for anything."""
     kind = type(tree)
     if kind is not tuple:
         return kind in _LITERALS
@@ -109,7 +109,7 @@ def _are_trees(trees: Iterable[Any], levels: int = 0) -> bool:
 
 
 def _are_written(field: Any) -> bool:
-    """Tell whether a field is a list of names and trees in turn."""
+    """Return True if a field is a list of names and trees in turn."""
     if field is None:
         return True
     return type(field) is tuple and len(field) % 2 == 0 and _all_text(field[::2]) and _are_trees(field[1::2])

@@ -120,7 +120,7 @@ def _key(found: os.stat_result) -> tuple[int, int]:
 
 
 def _is_held_here(path: str) -> bool:
-    """Tell whether this process holds the lock; to open and close the file would drop it."""
+    """Return True if this process holds the lock; to open and close the file would drop it."""
     try:
         return _key(os.stat(path, follow_symlinks=False)) in _held
     except (FileNotFoundError, NotADirectoryError):

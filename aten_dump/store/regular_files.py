@@ -332,7 +332,7 @@ def _sentence(path: Path | str, mode: int) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Put the names in a folder on the disk."""
     fd = open_folder(path)
     try:
         os.fsync(fd)

@@ -59,7 +59,7 @@ class Sink(Protocol):
         """
 
     def on_tick(self, tick: Callable[[], None] | None) -> None:
-        """Have `tick` called now and then while a step is open: it may send what waits elsewhere, and never waits."""
+        """Call `tick` now and then while a step is open: it may send what waits elsewhere, and never waits."""
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Complete the step; the files are finished in the background."""
@@ -68,7 +68,7 @@ class Sink(Protocol):
         """End a step in which nothing was recorded, and leave no trace of it where none is on file."""
 
     def hurry(self) -> None:
-        """Have what was said written now; does not wait for it."""
+        """Start writing what was passed on; does not wait for it."""
 
     def flush(self) -> None:
         """Wait until all that was said is on file."""

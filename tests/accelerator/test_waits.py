@@ -74,7 +74,7 @@ def memory_is_used_again(x: torch.Tensor) -> torch.Tensor:
 
 
 def have_all_ready(folder: Path) -> None:
-    """Have the programs' kernels loaded, and memory pinned: while a GPU does either, it waits for all of its streams."""
+    """Load the programs' kernels and pin memory: while a GPU does either, it waits for all of its streams."""
     x = torch.zeros(COUNT, device=devices.kind())
     with DumpMode(DumpConfig(path=folder, data="tensor", level="aten", io="output")):
         torch.neg(x, out=torch.empty_like(x)).fill_(7)

@@ -53,7 +53,7 @@ class Entered:
         return [header.step for header in self.sink.of(r.HEADER)]
 
     def call(self) -> None:
-        """Have a call recorded by hand, so that the step is not empty."""
+        """Record a call by hand, so that the step is not empty."""
         assert self.watch.recorder is not None
         self.watch.recorder.step.emit_call((r.CALL, *range(1, len(r.Call._fields))))
 

@@ -199,7 +199,7 @@ def shard(module: nn.Module, **options: Any) -> nn.Module:
 
 @lru_cache(1)
 def averages() -> bool:
-    """Tell whether gloo does: of an older torch it returns the sum, and a dump of that is rightly called wrong."""
+    """Return True if gloo does: of an older torch it returns the sum, and a dump of that is rightly called wrong."""
     found = torch.empty(1)
     dist.reduce_scatter_tensor(found, torch.ones(dist.get_world_size()), op=dist.ReduceOp.AVG)
     return found.item() == 1

@@ -93,7 +93,7 @@ def start(command: list[str], folder: Path) -> Ran:
 
 
 def same(bare: Any, recorded: Any) -> bool:
-    """Tell whether two results are equal to the bit."""
+    """Return True if two results are equal to the bit."""
     if isinstance(bare, dict):
         return bare.keys() == recorded.keys() and all(same(bare[name], recorded[name]) for name in bare)
     return torch.equal(bare, recorded) if isinstance(bare, torch.Tensor) else bool(bare == recorded)

@@ -109,7 +109,7 @@ class Folder:
                 return True
 
     def is_trusted(self, test: str, unchanged: Callable[[str], Ending]) -> bool:
-        """Tell whether a test passes without a mutant; one that does not is left out from now on."""
+        """Return True if a test passes without a mutant; one that does not is left out from now on."""
         if test not in self.trusted:
             if outcome_of(unchanged(test))[0] != "survived":
                 print(f"{self.name}: fails without a mutant, is left out: {test}", flush=True)

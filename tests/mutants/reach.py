@@ -34,7 +34,7 @@ class Reach:
         return {test for test in self.seconds if test in found or (files and test.startswith(files))}
 
     def runs_on_import(self, path: str, place: Whereabouts) -> bool:
-        """Tell whether a place has been executed before the first test."""
+        """Return True if a place has been executed before the first test."""
         return place.function is None or any(line in place.lines for line in self.on_import.get(path, ()))
 
     def order(self, path: str, place: Whereabouts, most_seconds: float) -> list[str]:

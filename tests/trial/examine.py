@@ -129,7 +129,7 @@ def prepare(case: Case, training: Training) -> tuple[Any, str]:
 
 
 def differs(ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    """Tell whether the ends of two runs differ by more than rounding."""
+    """Return True if the ends of two runs differ by more than rounding."""
     if len(ours) != len(theirs):
         return True
     for one, two in zip(ours, theirs, strict=True):
@@ -168,7 +168,7 @@ def judge(case: Case, guilty: str, found: Comparison, replays: list[Replay], ran
 
 
 def _contradict(case: Case, guilty: str, found: Comparison, replays: list[Replay], odd: list[str]) -> bool:
-    """Tell whether one of compare, replay and nonfinite passes what another one flags."""
+    """Return True if one of compare, replay and nonfinite passes what another one flags."""
     suspects = [suspect.name for replayed in replays for suspect in replayed.suspects]
     if case.group == "bug":
         return bool(suspects)  # each op does what it is to do
@@ -194,7 +194,7 @@ def _told(cause: Finding) -> str:
 
 
 def _nearness(cause: Finding, rank: RankDump) -> Outcome:
-    """Tell how near to a slip, which is between two marks, the named call is."""
+    """Return how near to a slip, which is between two marks, the named call is."""
     ids = [mark.call.id for mark in rank.marks if mark.text in (BEGIN, END)]
     found = [_near(cause, rank, begun, ended) for begun, ended in zip(ids[::2], ids[1::2], strict=False)]
     return min(found, key=_NEAR.index, default="elsewhere")
@@ -219,7 +219,7 @@ def _near(cause: Finding, rank: RankDump, begun: int, ended: int) -> Outcome:
 
 
 def _stands_there(found: Comparison, rank: RankDump) -> bool:
-    """Tell whether a call that the target lacks stood in the baseline where the slip is in the target."""
+    """Return True if a call that the target lacks stood in the baseline where the slip is in the target."""
     first = found.first
     if first is None or first[1].row.target is not None:
         return False

@@ -239,7 +239,7 @@ class Recomputed(nn.Module):
 
 
 def _is_batch_norm(module: nn.Module) -> bool:
-    """Tell whether its running statistics would be updated twice under checkpointing: then it is another program."""
+    """Return True if its running statistics would be updated twice under checkpointing: then it is another program."""
     return isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))
 
 

@@ -112,5 +112,5 @@ _PLAIN = frozenset(
 
 
 def _moves(func: Any) -> bool:
-    """Tell whether an op makes memory or moves it, or draws numbers: no kernel to be wrong."""
+    """Return True if an op makes memory or moves it, or draws numbers: no kernel to be wrong."""
     return func.name().partition("::")[2].partition(".")[0] in _PLAIN

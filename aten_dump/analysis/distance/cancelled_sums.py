@@ -33,7 +33,7 @@ def times_cancelled(call: Call, slot: str, result: Value) -> float:
 
 
 def is_sum(call: Call, slot: str) -> bool:
-    """Tell whether a result of a call is listed: it adds up what the call is given."""
+    """Return True if a result of a call is listed: it adds up what the call is given."""
     return _size(call, slot) is not None
 
 

@@ -109,7 +109,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def lies_densely(value: Value) -> bool:
-    """Tell whether ranges of a value's elements can be read: its stored bytes have no holes."""
+    """Return True if ranges of a value's elements can be read: its stored bytes have no holes."""
     return _memory_order(value) is not None
 
 

@@ -26,7 +26,7 @@ _EXACT: Final = 2**53
 
 
 def has_ulp(dtype: torch.dtype) -> bool:
-    """Tell whether distances are known in a dtype: not in integers, complex numbers and float8."""
+    """Return True if distances are known in a dtype: not in integers, complex numbers and float8."""
     return dtype in _INTEGERS
 
 

@@ -51,7 +51,7 @@ def _has_note(run: Mapping[str, Any], code: str) -> bool:
 
 
 def summed_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
-    """Tell whether two runs may add up the statistics of one tensor in another order."""
+    """Return True if two runs may add up the statistics of one tensor in another order."""
     return any(target.get(name) != baseline.get(name) for name in ("threads", "devices", "recorder"))
 
 

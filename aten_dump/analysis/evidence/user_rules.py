@@ -57,7 +57,7 @@ class Rule:
         return f"{self.pattern}: {self.predicate}"
 
     def met(self, metrics: Metrics | None) -> bool:
-        """Tell whether the predicate holds; False where it cannot be told."""
+        """Return True if the predicate holds; False where it cannot be told."""
         if self.predicate == IGNORE:
             return True
         if metrics is None:

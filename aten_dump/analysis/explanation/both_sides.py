@@ -74,10 +74,12 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         ({}, sources.stand_ins),
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
+    stand_ins: Mapping[int, torch.Tensor] = sources.stand_ins
     order = batch_order(flows, sources)
     if order is not None:
-        return _reordered(found, order, steps, left, before)
-    apart = None if found.differs else told_apart(target, baseline, sources.stand_ins)
+        found, stand_ins = _reordered(found, order, steps, left, before)
+        target, baseline = found.sides
+    apart = None if found.differs else told_apart(target, baseline, stand_ins)
     if apart is None or are_made_alike((target, baseline), found.ends, apart):
         return found
     shared, contents = Shared(), apart.contents
@@ -96,17 +98,21 @@ def _reordered(
     steps: tuple[EvaluatedStep, EvaluatedStep],
     left: tuple[Left, Left],
     before: LeftBefore | None,
-) -> Evaluated:
-    """Evaluate both sides on the target's batch, where that of the baseline has its rows in another order."""
-    notes = (*found.notes, str(order))
+) -> tuple[Evaluated, Mapping[int, torch.Tensor]]:
+    """Evaluate both sides on the target's batch, where that of the baseline has its rows in another order.
+
+    Returns:
+        What was found, and what the baseline was given for its sources.
+    """
+    stand_ins = found.sources.stand_ins
     if not found.differs:  # what they end with is the same for any order, as a mean is
-        return replace(found, notes=notes, reordered=True)
-    shared, contents = Shared(), {**found.sources.stand_ins, **order.contents}
+        return replace(found, notes=(*found.notes, str(order)), reordered=True), stand_ins
+    shared, contents = Shared(), {**stand_ins, **order.contents}
     sides = Evaluation(steps[0], shared, leads=True), Evaluation(steps[1], shared, contents)
     for side in sides:
         side.run()
     again = _settled(sides, steps, ({}, contents), lambda sides: _with_ends(sides, found.sources, steps, left, before))
-    return found if again.differs else replace(again, notes=notes, reordered=True)
+    return replace(again, notes=(*again.notes, str(order)), reordered=True), contents
 
 
 def _settled(

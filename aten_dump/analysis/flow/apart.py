@@ -111,7 +111,7 @@ class _Pickling:
         self._frames = _frames_in(rank, *_OBJECTS)
 
     def runs(self, stack: int) -> bool:
-        """Tell whether a function for objects is among the frames of a stack."""
+        """Return True if a function for objects is among the frames of a stack."""
         waiting = []
         while self._frames and stack not in self._known:
             waiting.append(stack)

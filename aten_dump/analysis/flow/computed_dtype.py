@@ -20,7 +20,7 @@ def computed_dtype(rank: RankDump) -> torch.dtype | None:
 
 
 def is_of_most_products(rank: RankDump, dtype: torch.dtype) -> bool:
-    """Tell whether most products of the forward are computed in a dtype: then the program computes in it."""
+    """Return True if most products of the forward are computed in a dtype: then the program computes in it."""
     return _most(_products(rank)) == dtype
 
 

@@ -34,7 +34,7 @@ def group_of(call: Call) -> RankGroup | None:
 
 
 def is_message(op: str) -> bool:
-    """Tell whether an op sends to one rank, or receives from one."""
+    """Return True if an op sends to one rank, or receives from one."""
     return read_op_name(op).name.startswith(_BETWEEN_TWO)
 
 

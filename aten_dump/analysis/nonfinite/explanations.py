@@ -106,7 +106,7 @@ def _pole(call: Call, inputs: list[Slot], bad: list[Slot]) -> str:
 
 
 def _may_divide_by_zero(call: Call, inputs: list[Slot]) -> bool:
-    """Tell whether what a division is given last is the number zero, or may have an element that is."""
+    """Return True if what a division is given last is the number zero, or may have an element that is."""
     args = call.inputs[0]
     number = args[1] if len(args) > 1 else None
     if isinstance(number, (int, float, complex)):
@@ -116,7 +116,7 @@ def _may_divide_by_zero(call: Call, inputs: list[Slot]) -> bool:
 
 
 def _squares_overflow(inputs: list[Slot]) -> bool:
-    """Tell whether the square of an element of an input is beyond its dtype's greatest number, or float32's."""
+    """Return True if the square of an element of an input is beyond its dtype's greatest number, or float32's."""
     return any(_size(slot) > math.sqrt(max(greatest_of(slot.dtype), greatest_of("float32"))) for slot in inputs)
 
 

@@ -18,17 +18,17 @@ _DEPTH: Final = 16  # calls that a mask is followed back through
 
 
 def places(call: Call) -> bool:
-    """Tell whether a call was given an infinity or NaN as a literal: it puts it there on purpose."""
+    """Return True if a call was given an infinity or NaN as a literal: it puts it there on purpose."""
     return any(_odd(number) for number in numbers_given(call))
 
 
 def is_constant(call: Call, slot: Slot) -> bool:
-    """Tell whether the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
+    """Return True if the program wrote an infinity as a tensor of its own: ``best = torch.tensor(float("inf"))``."""
     return call.op == LIFT_FRESH and slot.contents.count == 1 and not slot.contents.nan
 
 
 def adds_masks(inputs: list[Slot], bad: list[Slot]) -> bool:
-    """Tell whether -inf is what became of values that were filled with a dtype's lowest number to mask."""
+    """Return True if -inf is what became of values that were filled with a dtype's lowest number to mask."""
     if any(slot.contents.nan or slot.contents.posinf for slot in bad):
         return False
     return any(
@@ -37,7 +37,7 @@ def adds_masks(inputs: list[Slot], bad: list[Slot]) -> bool:
 
 
 def makes_mask_of_flags(call: Call, inputs: list[Slot], bad: list[Slot]) -> bool:
-    """Tell whether -inf was made of the zeros of a mask of zeros and ones: ``mask.float().log()``.
+    """Return True if -inf was made of the zeros of a mask of zeros and ones: ``mask.float().log()``.
 
     That they are flags is seen by how they came about: of what is true or whole, of ones and zeros, by nothing that
     computes. Zeros that were computed, as of a softmax that is saturated, are an error.

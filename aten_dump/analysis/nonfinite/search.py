@@ -241,7 +241,7 @@ class _Search:
         return found, undefined
 
     def _is_unknown(self, slot: tuple[str, Value]) -> bool:
-        """Tell whether a tensor may hold anything."""
+        """Return True if a tensor may hold anything."""
         return self._contents.of(slot[1]) is None and not slot[1].undefined
 
     def _key(self, value: int) -> Moment:

@@ -30,7 +30,7 @@ def factory_dtype(call: Call, named: dict[str, Any]) -> torch.dtype | None:
 
 
 def makes_floats_of_integers(call: Call) -> bool:
-    """Tell whether an op makes floating numbers of integers or masks alone, element by element."""
+    """Return True if an op makes floating numbers of integers or masks alone, element by element."""
     given = [value for _, value in call.input_values()]
     if not given or any(value.is_floating for value in given):
         return False

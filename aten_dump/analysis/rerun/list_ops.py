@@ -10,7 +10,7 @@ _PREFIXES: Final = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 
 
 def works_by_item(op: str) -> bool:
-    """Tell whether an op treats the items of its lists one by one."""
+    """Return True if an op treats the items of its lists one by one."""
     return op.startswith(UNSCALE_GRADIENTS) or read_op_name(op).name.startswith(_PREFIXES)
 
 

@@ -43,5 +43,5 @@ def terms_of(op: str, inputs: list[int], outputs: int) -> float:
 
 
 def is_product(op: str) -> bool:
-    """Tell whether an op multiplies tensors and adds up: a product of matrices, a convolution, attention."""
+    """Return True if an op multiplies tensors and adds up: a product of matrices, a convolution, attention."""
     return any(name in op for name in _PRODUCTS)

@@ -140,7 +140,7 @@ def _check_size(pieces: Sequence[Piece], starts: Mapping[Value, torch.Tensor]) -
 
 
 def _makes_integers(call: Call) -> bool:
-    """Tell whether a call is a cast of floats to integers."""
+    """Return True if a call is a cast of floats to integers."""
     is_cast = read_op_name(call.op).without_overload in _CASTS
     return is_cast and not any(value.dtype.is_floating_point for _, value in call.output_values())
 

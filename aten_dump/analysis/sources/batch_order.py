@@ -46,6 +46,8 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
         sources: matched. Of those that are paired none may have as many rows, in an order that counts: labels that
             stand where they did belong to other rows now.
     """
+    if not sources.baseline or len(sources.baseline) != len(sources.target):
+        return None
     places = roles(flows[0]), roles(flows[1])
     by_role = {places[0].get(value.id): value for value in sources.target}
     pairs = []
@@ -54,7 +56,7 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
         if one is None or one.shape != value.shape or value.requires_grad or not value.shape or value.shape[0] < 2:
             return None
         pairs.append((one, value))
-    if not pairs or len(pairs) != len(sources.target) or len({one.shape[0] for one, _ in pairs}) > 1:
+    if len({one.shape[0] for one, _ in pairs}) > 1:
         return None
     try:
         read = [[start_tensors([value])[value.id] for value in pair] for pair in pairs]

@@ -19,7 +19,7 @@ import torch
 from ...dump import RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
-from ..flow.data_flow import DataFlow
+from ..flow.data_flow import DataFlow, once_per_flow
 from ..flow.flat_memory import of_parts
 from ..parts.blocks import Block, Covered
 from ..rerun.run_region import start_tensors
@@ -334,6 +334,7 @@ def _is_cast(one: Value, other: Value) -> bool:
     return bool((ours - theirs).norm() <= _NEAR * theirs.norm())
 
 
+@once_per_flow
 def roles(flow: DataFlow) -> dict[int, Hashable]:
     """Return where each source is read first: module, phase, op, slot, and how often that was before."""
     counts: Counter[Hashable] = Counter()

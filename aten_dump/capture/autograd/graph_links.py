@@ -218,7 +218,7 @@ def note_input_edges(call: OpenCall, tensors: Iterable[tuple[TreePath, torch.Ten
 
 
 def _is_of_several(edge: Edge, tensors: Iterable[tuple[TreePath, torch.Tensor]]) -> bool:
-    """Tell whether an edge's number is that of several nodes among those that made some tensors."""
+    """Return True if an edge's number is that of several nodes among those that made some tensors."""
     nodes = [node_of(tensor) for _, tensor in tensors if tensor.requires_grad]
     return len({id(node) for node in nodes if node is not None and node._sequence_nr() == edge >> OUTPUT_BITS}) > 1
 

@@ -89,7 +89,7 @@ class NodeTag:
             runs.has_run(self, first, second)
 
     def has_call(self) -> bool:
-        """Tell whether the node's run in the present pass has begun: it is under way, or what it sent is added up. From
+        """Return True if the node's run in this pass has begun: it is under way, or what it sent is added up. From
         then on the tag is about that run.
         """
         number = current_graph_task_id()
@@ -153,7 +153,7 @@ class NodeTags:
         return self.claims.made_by(number, node.name(), self._threads.here.state, None) or 0
 
     def recomputes(self, node: Any, thread: ThreadState) -> bool:
-        """Tell whether what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
+        """Return True if what runs under `node` is forward again: a graph is made in a pass that makes none itself."""
         if not is_grad_enabled():
             return False
         tag = self.of(node)
@@ -171,7 +171,7 @@ class NodeTags:
 
 
 def _checkpoint_runs() -> bool:
-    """Tell whether torch's checkpoint is running a function again, where a backward pass is itself differentiated."""
+    """Return True if torch's checkpoint is running a function again, where a backward pass is itself differentiated."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         file = frame.f_code.co_filename

@@ -160,7 +160,7 @@ class SavedPacks:
 
 
 def _is_within(call: OpenCall | None, outer: OpenCall) -> bool:
-    """Tell whether a call is another one or runs inside it."""
+    """Return True if a call is another one or runs inside it."""
     while call is not None and call is not outer:
         call = call.parent
     return call is outer

@@ -66,7 +66,7 @@ class Ops:
         return entry
 
     def watch_closely(self, func: Any) -> None:
-        """Have all calls of an op looked at before they are recorded."""
+        """Look at all calls of an op before they are recorded."""
         self.entry_of(func).is_simple = False
 
     def start(self, thread: ThreadState, func: Any, types: Any) -> PendingOp | None:
@@ -180,7 +180,7 @@ class PendingOp(Place):
         self._emit(duration_ns, outputs, None, error)
 
     def _note_ahead(self, args: tuple[Any, ...]) -> None:
-        """Have it known of a clone, or a detach, that the op in place which autograd runs it for may come next."""
+        """Note of a clone, or a detach, that the op in place which autograd runs it for may come next."""
         if isinstance(args[0], _TENSOR) and not args[0].requires_grad:
             self.sequence_nr = None  # what it claimed is that op's node
         self.ops.claims.cloned(self.thread, self.id, self.before, self.sequence_nr)

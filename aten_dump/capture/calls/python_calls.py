@@ -45,7 +45,7 @@ class PythonCalls:
         self._keeps_stacks = config.stacks
 
     def sees(self, name: str) -> bool:
-        """Tell whether a call that begins here is to be recorded; count it where it cannot be seen."""
+        """Return True if a call that begins here is to be recorded; count it where it cannot be seen."""
         if len_dispatch_stack() == 0:
             self.step.coverage.add("other_threads", name)
             return False
@@ -167,7 +167,7 @@ class PythonCalls:
             call.given = given
 
     def emit_begun(self, call: OpenCall, thread: ThreadState) -> None:
-        """Tell that a module call has begun: should the program die in it, the dump says where."""
+        """Record that a module call has begun: should the program die in it, the dump says where."""
         op = self.step.numbered(call).op
         record = Open(
             OPEN, call.id, call.parent_id, op, call.n, call.phase, thread.number, call.start_ns, call.stack, call.module

@@ -83,7 +83,7 @@ class WatchedOp(PendingOp):
                 self._tell_begun()
 
     def _tell_begun(self) -> None:
-        """Have it on file that a collective begins: should it hang, the dump says in which."""
+        """Write to the file that a collective begins: should it hang, the dump says in which."""
         entry, step = self.entry, self.ops.step
         if not entry.number:
             entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
@@ -121,7 +121,7 @@ class WatchedOp(PendingOp):
             self._emit(duration_ns, encode(result, values, keep), written, error)
 
     def _departs(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, duration_ns: int) -> bool:
-        """Tell whether the op started a collective whose result is still to come: its record is written when it has."""
+        """Return True if the op started a collective whose result is still to come: its record waits for it."""
         ops = self.ops
         plan = self.entry.plan
         if plan.name.op == WAIT_TENSOR:

@@ -24,7 +24,7 @@ class Flushable(ABC):
 
     @abstractmethod
     def _has_any(self) -> bool:
-        """Tell whether there is something to send."""
+        """Return True if there is something to send."""
 
     @abstractmethod
     def _send(self) -> None:

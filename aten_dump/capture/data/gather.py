@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 
 def can_gather(tensor: torch.Tensor) -> bool:
-    """Tell whether elements lie apart and the C file can copy them. Call inside `quiet()`."""
+    """Return True if elements lie apart and the C file can copy them. Call inside `quiet()`."""
     return IS_COMPILED and lie_apart(tensor)
 
 
 def lie_apart(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements of a tensor do not lie in a row, and are known here. Call inside `quiet()`."""
+    """Return True if the elements of a tensor do not lie in a row, and are known here. Call inside `quiet()`."""
     return (
         not tensor.is_contiguous()
         and tensor.is_cpu

@@ -116,12 +116,12 @@ def _digest_in_pieces(tensor: torch.Tensor, algorithm: str, nbytes: int) -> byte
 
 
 def hash_later(sink: Sink, tensor: torch.Tensor, value: int, algorithm: str) -> bool:
-    """Have the hash of a value on a device taken when its bytes have come over; False where that cannot be."""
+    """Take the hash of a value on a device when its bytes have come over; False where that cannot be."""
     return _when_on_host(sink, tensor, lambda host: Hash(HASH, value, HASHES[algorithm](as_array(host))))
 
 
 def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[str, ...]) -> bool:
-    """Have the statistics of a value on a device computed on the host when its bytes have come over; see `hash_later`.
+    """Compute the statistics of a value on a device on the host when its bytes have come over; see `hash_later`.
 
     So it is with dtypes that `device_batches` does not know, such as complex ones, and on a device that saturates: it
     would cut sums that are too large, and set its overflow register, which is the program's.
@@ -136,7 +136,7 @@ def statistics_later(sink: Sink, tensor: torch.Tensor, value: int, names: tuple[
 
 
 def _when_on_host(sink: Sink, tensor: torch.Tensor, record: Callable[[torch.Tensor], Hash | Statistics]) -> bool:
-    """Have a record made of a tensor's bytes when they have come over; False where they cannot."""
+    """Make a record of a tensor's bytes when they have come over; False where they cannot."""
     copied = elements_on_host(tensor)
     if copied is None:
         return False

@@ -268,7 +268,7 @@ class Keeper:
             self._keep_hash(tensor, value, elements)
 
     def _has_same(self, known: dict[torch.dtype, int], dtype: torch.dtype, value: int, facts: int) -> bool:
-        """Tell whether a value that covers the same storage has these facts already, and say so in a record."""
+        """Return True if a value that covers the same storage has these facts already, and say so in a record."""
         other = known.setdefault(dtype, value)
         if other == value:
             return False

@@ -91,7 +91,7 @@ class CompiledCalls:
             patch.undo()
 
     def lets_compile(self) -> bool:
-        """Tell whether dynamo may compile what it is asked to while the modes are on."""
+        """Return True if dynamo may compile what it is asked to while the modes are on."""
         return self._patch is not None or self._how != "eager"  # patched, compiled calls are known before it looks
 
     def _replace(self) -> None:

@@ -144,7 +144,7 @@ class OpMode(TorchDispatchMode):
         return False
 
     def ignore_compile_internals(self) -> bool:  # type: ignore[override]
-        """Tell dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
+        """Answer dynamo whether to compile under this mode: where it asks us first, the answer was given there."""
         return self._lets_compile()
 
     @runs_program

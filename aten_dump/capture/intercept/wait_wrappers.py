@@ -94,7 +94,7 @@ class Waits:
         return result
 
     def _open_inside(self, recorder: StepRecorder | None, flights: list[Flight]) -> OpenCall | None:
-        """Have what the wait itself runs (gloo copies in the thread that waits) be part of the collective."""
+        """Make what the wait itself runs (gloo copies in the thread that waits) part of the collective."""
         if recorder is None or self._watch.recorder is not recorder or not flights or flights[0].op is None:
             return None
         thread = recorder.step.here.state

@@ -26,12 +26,12 @@ def byte_extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def covers(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has each element of its extent in memory once, in whatever order."""
+    """Return True if a tensor has each element of its extent in memory once, in whatever order."""
     return tensor.is_contiguous() or has_no_gaps(tensor.shape, tensor.stride())
 
 
 def is_a_row(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Tell whether elements lie in memory one after the other, in row-major order; True of none."""
+    """Return True if elements lie in memory one after the other, in row-major order; True of none."""
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != expected:
@@ -41,7 +41,7 @@ def is_a_row(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def has_no_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Tell whether elements that lie so are each of their extent in memory once, in whatever order."""
+    """Return True if elements that lie so are each of their extent in memory once, in whatever order."""
     expected = 1
     for stride, size in sorted([(s, n) for n, s in zip(shape, strides, strict=True) if n != 1]):
         if stride != expected:

@@ -115,7 +115,7 @@ class StorageTable:
         return state
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the memory of `tensor` was seen before."""
+        """Return True if the memory of `tensor` was seen before."""
         storage = storage_of(tensor)
         if storage is None:
             return False

@@ -81,7 +81,7 @@ class WrittenRanges:
         return self._complete()
 
     def covers(self, tensor: torch.Tensor, geometry: Geometry) -> bool:
-        """Tell whether all elements of `tensor` were written."""
+        """Return True if all elements of `tensor` were written."""
         low, high = byte_extent(tensor)
         if low == high:
             return True

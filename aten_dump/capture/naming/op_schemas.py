@@ -133,7 +133,7 @@ def _make_plan(func: Any) -> OpPlan:
 
 
 def _draws(func: Any, schema: Any) -> bool:
-    """Tell whether an op may draw random numbers: it says so, or takes a generator."""
+    """Return True if an op may draw random numbers: it says so, or takes a generator."""
     return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) or any(
         "Generator" in str(a.type) for a in schema.arguments
     )

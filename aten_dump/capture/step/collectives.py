@@ -68,7 +68,7 @@ class Flight:
         return [tensor for tensor in found if storage_of(tensor) is not None]
 
     def touches(self, tensor: torch.Tensor) -> bool:
-        """Tell whether `tensor` shares bytes with what the flight writes."""
+        """Return True if `tensor` shares bytes with what the flight writes."""
         if storage_of(tensor) is None:
             return any(tensor is written for written in self.tensors)  # a sparse one
         address = tensor.untyped_storage()._cdata
@@ -78,7 +78,7 @@ class Flight:
         return any(address == known and low < past and first < high for known, first, past in self.extents)
 
     def complete(self) -> bool:
-        """Tell whether an op that reads the memory now reads the result."""
+        """Return True if an op that reads the memory now reads the result."""
         if self.work is None or self.waiting:
             return False  # only wait_tensor ends a functional collective
         if any(t.device.type != "cpu" for t in self.tensors):
@@ -86,7 +86,7 @@ class Flight:
         return bool(self.work.is_completed()) or self._future_done()
 
     def _future_done(self) -> bool:
-        """Tell whether the work's future has the result: DDP waits for that, and the work is marked a moment later."""
+        """Return True if the work's future has the result: DDP waits for that; the work is marked a moment later."""
         try:
             return bool(self.work.get_future().done())
         except (RuntimeError, NotImplementedError):  # a backend without futures
@@ -97,7 +97,7 @@ class Flight:
         return self.work is work
 
     def belongs_to_cpp(self) -> bool:
-        """Tell whether no Python code holds the Work, so that none can wait for it."""
+        """Return True if no Python code holds the Work, so that none can wait for it."""
         return self.work is not None and sys.getrefcount(self.work) <= 2  # the flight's own, and that of the question
 
 

@@ -83,7 +83,7 @@ class ThreadState:
             self.grad = None
 
     def optimizer_runs_in_backward(self) -> bool:
-        """Tell whether an optimizer's step runs in a hook of the present backward pass; not a pass run by a closure."""
+        """Return True if an optimizer's step runs in a hook of this backward pass; not a pass run by a closure."""
         return self.optimizer_pass == current_graph_task_id()
 
 

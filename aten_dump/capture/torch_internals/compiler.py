@@ -82,7 +82,7 @@ def name_of_compiled(frame: FrameType) -> str:
 
 
 def is_for_higher_order(frame: FrameType) -> bool:
-    """Tell whether a higher-order operator has the compiler trace its arguments."""
+    """Return True if a higher-order operator has the compiler trace its arguments."""
     operators = sys.modules.get(_OPERATORS + "utils")
     if operators is None:
         return False

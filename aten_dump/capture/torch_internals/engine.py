@@ -75,7 +75,7 @@ _CREATE_GRAPH: Final = 2  # which of what that is given beside the roots
 
 
 def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
-    """Tell whether the backward pass that runs makes a graph, be it told in a hook with another grad mode.
+    """Return True if the backward pass that runs makes a graph, be it told in a hook with another grad mode.
 
     Args:
         frame: the program's innermost.
@@ -86,7 +86,7 @@ def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
 
 
 def asked_for_graph(frame: FrameType | None) -> bool | None:
-    """Tell whether the innermost backward pass below a frame was asked to make a graph; None where there is none."""
+    """Return True if the innermost backward pass below a frame was asked to make a graph; None where there is none."""
     while frame is not None and frame.f_code is not _RUNS_ENGINE:
         frame = frame.f_back
     given: tuple[Any, ...] = () if frame is None else frame.f_locals.get("args", ())
@@ -94,7 +94,7 @@ def asked_for_graph(frame: FrameType | None) -> bool | None:
 
 
 def runs_hook(frame: FrameType | None, is_main: bool) -> bool:
-    """Tell whether what runs on this thread was called by a hook of the program's, not by the formula of a node.
+    """Return True if what runs on this thread was called by a hook of the program's, not by the formula of a node.
 
     Args:
         frame: the program's innermost. Where a dispatch mode of the program's passes an op on, that is its frame, and
@@ -118,5 +118,5 @@ def frame_of_thread(ident: int) -> FrameType | None:
 
 
 def queue_callback(action: Callable[[], None]) -> None:
-    """Have `action` called when the engine has run the last node of the backward pass under way."""
+    """Call `action` when the engine has run the last node of the backward pass under way."""
     torch.autograd.Variable._execution_engine.queue_callback(action)

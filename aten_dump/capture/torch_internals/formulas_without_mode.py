@@ -34,5 +34,5 @@ WRITES_AS_PYTHON_APIS: Final = frozenset(f"torch.Tensor.{name}" for name in ("ap
 
 
 def computes_otherwise(node: str, gradients: tuple[torch.Tensor | None, ...]) -> bool:
-    """Tell whether one of OWN_FORMULA_NODES computes otherwise under a mode with what it is given."""
+    """Return True if one of OWN_FORMULA_NODES computes otherwise under a mode with what it is given."""
     return node not in _ALIKE or any(grad is not None and (grad.is_complex() or not grad.is_cpu) for grad in gradients)

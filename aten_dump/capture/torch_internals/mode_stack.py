@@ -172,7 +172,7 @@ below_autograd: Final[Any] = torch._C._AutoDispatchBelowADInplaceOrView
 
 @functools.cache
 def detaches_once() -> bool:
-    """Tell whether this torch detaches once what is detached once, by a tensor that counts."""
+    """Return True if this torch detaches once what is detached once, by a tensor that counts."""
     seen = 0
 
     class Counting(torch.Tensor):
@@ -210,7 +210,7 @@ class _SeesDetach(TorchDispatchMode):
 
 
 def is_detached_in_sight(tensor: torch.Tensor) -> bool:
-    """Tell whether modes see torch's own detaching of a tensor, as of a result that it saves for backward.
+    """Return True if modes see torch's own detaching of a tensor, as of a result that it saves for backward.
 
     They do not where the device's package has tensors of its own, as torch_npu for all but views.
     """

@@ -13,6 +13,6 @@ CALLS_FORWARD: Final[Any] = getattr(nn.Module._call_impl, "__code__", None)
 
 
 def may_replace_arguments(module: nn.Module) -> bool:
-    """Tell whether forward pre-hooks may replace the arguments of this module's next call."""
+    """Return True if forward pre-hooks may replace the arguments of this module's next call."""
     own = vars(module).get("_forward_pre_hooks")
     return own is not None and bool(own or _global_forward_pre_hooks) and module._compiled_call_impl is None

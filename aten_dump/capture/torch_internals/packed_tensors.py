@@ -74,7 +74,7 @@ class PackedTensor:
 
 
 def is_output(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor that is being saved is a result of the very node that saves it."""
+    """Return True if a tensor that is being saved is a result of the very node that saves it."""
     node = tensor.grad_fn
     return node is not None and node._sequence_nr() == get_sequence_nr() - 1
 
@@ -93,12 +93,12 @@ def refuse_hooks() -> None:
 
 
 def may_push_hooks() -> bool:
-    """Tell whether torch takes saved-tensor hooks now: within `torch.func.grad` and its like it does not."""
+    """Return True if torch takes saved-tensor hooks now: within `torch.func.grad` and its like it does not."""
     return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
 
 
 def push_hooks(pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> None:
-    """Have all that is saved go through these, until `pop_hooks`."""
+    """Send all that is saved through these, until `pop_hooks`."""
     torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 

@@ -26,7 +26,7 @@ _STAND_INS: Final = ("torch._subclasses.fake_tensor", "torch._subclasses.functio
 
 
 def is_traced() -> bool:
-    """Tell whether what runs now is traced."""
+    """Return True if what runs now is traced."""
     if is_jit_tracing():
         return True
     return len_dispatch_stack() > 0 and (
@@ -37,7 +37,7 @@ def is_traced() -> bool:
 
 
 def takes_stand_ins(args: tuple[Any, ...]) -> bool:
-    """Tell whether a Python-level call is given a fake or functional tensor."""
+    """Return True if a Python-level call is given a fake or functional tensor."""
     for one in args:  # noqa: SIM110 - a generator takes longer
         if type(one) not in _REAL and type(one).__module__ in _STAND_INS:
             return True
@@ -45,7 +45,7 @@ def takes_stand_ins(args: tuple[Any, ...]) -> bool:
 
 
 def is_compiling() -> bool:
-    """Tell whether dynamo or a backend of it is at work on this thread."""
+    """Return True if dynamo or a backend of it is at work on this thread."""
     return torch._guards.CompileContext.try_get() is not None
 
 

@@ -51,7 +51,7 @@ class Known(Protocol):
         """Whether a value is memory that nothing had written."""
 
     def is_undefined(self, value: int) -> bool:
-        """Tell whether a value is."""
+        """Return True if a value is."""
 
     def extremes(self, value: int) -> Extremes | None:
         """Return the extremes of a value, where they are notable."""
@@ -60,7 +60,7 @@ class Known(Protocol):
         """Return the statistics of a value by name."""
 
     def awaits_stats(self, value: int) -> bool:
-        """Tell whether the statistics of a value may still come."""
+        """Return True if the statistics of a value may still come."""
 
     def storage(self, value: int) -> int:
         """Return the storage of a value; a negative number of its own where it has none."""
@@ -84,7 +84,7 @@ class Trigger(Protocol):
         """Forget the values of the step before: their ids begin anew."""
 
     def awaits(self, call: HeldCall, known: Known) -> bool:
-        """Tell whether it cannot decide about a call yet, although no extremes are pending."""
+        """Return True if it cannot decide about a call yet, although no extremes are pending."""
 
     def __call__(self, call: HeldCall, op: Op, known: Known) -> Cause | None:
         """Return why calls are to be written, or None."""

@@ -184,7 +184,7 @@ class HeldStep:
         self._write_opens()
 
     def is_around_written(self, call: r.Call) -> bool:
-        """Tell whether a call that has just ended was under way when a written one began."""
+        """Return True if a call that has just ended was under way when a written one began."""
         return self._file.is_open and call.id < self._file.last_id
 
     def _write_call(self, held: HeldCall) -> None:
@@ -195,6 +195,6 @@ class HeldStep:
         self._packs.write(number)
 
     def _write_opens(self) -> None:
-        """Tell which written calls' callers are still under way: their Call records come when they end."""
+        """Return which written calls' callers are still under way: their Call records come when they end."""
         for record in [record for record in self._opens.values() if record.id < self._file.last_id]:
             self._file.emit(self._opens.pop(record.id))

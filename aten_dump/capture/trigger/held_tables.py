@@ -42,5 +42,5 @@ class HeldTables:
         return self._texts.get(number, "")
 
     def has_op(self, op: str) -> bool:
-        """Tell whether there is an op of this name."""
+        """Return True if there is an op of this name."""
         return any(one.op == op for one in self._ops.values())

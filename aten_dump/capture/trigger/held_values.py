@@ -96,7 +96,7 @@ class HeldValues:
         return (held.record.storage if held is not None else 0) or -value
 
     def is_undefined(self, value: int) -> bool:
-        """Tell whether nothing had written the memory of a value, or not all of it."""
+        """Return True if nothing had written the memory of a value, or not all of it."""
         held = self._values.get(value)
         return held is not None and bool(held.record.flags & r.UNDEFINED)
 
@@ -115,7 +115,7 @@ class HeldValues:
         return None
 
     def awaits_stats(self, value: int) -> bool:
-        """Tell whether the statistics of a value may still come."""
+        """Return True if the statistics of a value may still come."""
         held = self._values.get(value)
         if held is None or not self._statistics or held.record.flags & (r.UNDEFINED | r.OPAQUE):
             return False

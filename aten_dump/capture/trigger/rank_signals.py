@@ -79,7 +79,7 @@ class RankSignals:
         _entered.add(self._folder)
 
     def write(self, signal: Signal) -> None:
-        """Tell the others; whole or not at all (a temporary file, then a rename).
+        """Signal the others; whole or not at all (a temporary file, then a rename).
 
         Raises:
             FormatError: the folder is a link.

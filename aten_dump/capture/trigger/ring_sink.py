@@ -130,7 +130,7 @@ class RingSink:
             self.emit(record)
 
     def on_tick(self, tick: Callable[[], None] | None) -> None:
-        """Have `tick` called before another rank's window is written."""
+        """Call `tick` before another rank's window is written."""
         self._tick = tick
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
@@ -154,7 +154,7 @@ class RingSink:
         self.end_step(0, 0, {})
 
     def hurry(self) -> None:
-        """Have what was passed on written now."""
+        """Write now what was passed on."""
         self._sink.hurry()
 
     def flush(self) -> None:

@@ -51,11 +51,11 @@ class StepFile:
         self.is_open = False
 
     def has_call(self, number: int) -> bool:
-        """Tell whether a call is written."""
+        """Return True if a call is written."""
         return number in self._calls
 
     def has_value(self, number: int) -> bool:
-        """Tell whether a value is written."""
+        """Return True if a value is written."""
         return number in self._values
 
     def emit(self, record: tuple[Any, ...]) -> None:

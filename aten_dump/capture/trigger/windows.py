@@ -20,7 +20,7 @@ class Window:
     signal: Signal
 
     def holds(self, position: int) -> bool:
-        """Tell whether a call is in it."""
+        """Return True if a call is in it."""
         return self.first <= position <= self.last
 
 

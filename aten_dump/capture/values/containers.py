@@ -19,7 +19,7 @@ LEAVES: Final = frozenset((type(None), bool, int, float, str)) | CONSTANTS  # ho
 
 
 def is_int64(number: int) -> bool:
-    """Tell whether a Python integer is one for a record."""
+    """Return True if a Python integer is one for a record."""
     return -_INT64 <= number < _INT64
 
 
@@ -32,7 +32,7 @@ def repr_of(item: Any) -> str:
 
 
 def is_mapping(item: Any) -> bool:
-    """Tell whether an argument is entered by its keys: a dict, a `UserDict` or a dataclass.
+    """Return True if an argument is entered by its keys: a dict, a `UserDict` or a dataclass.
 
     Any other mapping may compute an entry when it is asked for it, or draw it at random.
     """
@@ -40,7 +40,7 @@ def is_mapping(item: Any) -> bool:
 
 
 def is_too_deep(item: Any, within: tuple[int, ...]) -> bool:
-    """Tell whether a container is not entered: one that it holds itself, or one in too many others."""
+    """Return True if a container is not entered: one that it holds itself, or one in too many others."""
     return bool(within) and (len(within) >= DEEPEST or id(item) in within)
 
 

@@ -44,7 +44,7 @@ _Look = Callable[[torch.Tensor, dict[int, Any]], Any]
 
 
 def keyed_device(tensor: torch.Tensor) -> int:
-    """Tell whether plain tensors with the dispatch keys of this one have keys: 1 in host memory, 2 of CUDA, else 0."""
+    """Return which keys plain tensors with the dispatch keys of this one have: 1 in host memory, 2 of CUDA, else 0."""
     if tensor.is_neg() or is_functional_tensor(tensor):
         return 0
     return 1 if tensor.is_cpu else 2 if tensor.is_cuda else 0

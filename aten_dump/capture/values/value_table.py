@@ -170,7 +170,7 @@ class ValueTable(ValueIds):
         return self._without_memory.unknown_sum(like)
 
     def written_since(self, tensor: torch.Tensor, writes: int) -> bool:
-        """Tell whether the memory of `tensor` was written since `writes` was so much."""
+        """Return True if the memory of `tensor` was written since `writes` was so much."""
         state = self.storages.state_of(tensor)
         if state is None:
             return False
@@ -206,7 +206,7 @@ class ValueTable(ValueIds):
         return plain, row
 
     def _is_plain(self, kind: type) -> bool:
-        """Tell whether tensors of `kind` are memory like any other: no dispatch of their own."""
+        """Return True if tensors of `kind` are memory like any other: no dispatch of their own."""
         plain = getattr(kind, "__torch_dispatch__", None) is DISABLED_DISPATCH or kind is torch.nn.Buffer
         self._plain[kind] = plain
         return plain

@@ -14,7 +14,7 @@ from ...dump.shown.command_lines import next_line
 from ...errors import MissingDataError
 from ...report.table import Table, names, words
 from ..console import echo, print_table
-from ..options import end_if_never_fired, places_options
+from ..options import end_if_never_fired, format_option, places_options
 
 
 def _list_rules(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -33,14 +33,7 @@ def _list_rules(context: click.Context, parameter: click.Parameter, asked: bool)
     "--select", metavar="RULES", help="Rules to run, with commas between, or 'all'.  [default: the certain ones]"
 )
 @click.option("--ignore", metavar="RULES", help="Rules to leave out, with commas between.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines to read, or one object as docs/json/check.schema.json has it.",
-)
+@format_option("Lines to read, or one object as docs/json/check.schema.json has it.")
 @click.option(
     "--rules", is_flag=True, is_eager=True, expose_value=False, callback=_list_rules, help="List the rules, and end."
 )

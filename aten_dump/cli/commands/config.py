@@ -48,7 +48,7 @@ def command() -> None:
 @command.command("check")
 @click.argument("file", type=_FILE)
 def check(file: Path) -> None:
-    """Tell what each key of FILE means here, and whether the whole is right."""
+    """Print what each key of FILE means here, and whether the whole is right."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
     click.echo(f"{file}: a config of {found.tool}")

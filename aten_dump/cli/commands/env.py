@@ -18,6 +18,7 @@ from ...analysis.environments import compare_environments, describe_environment
 from ...store.records import FORMAT_VERSION
 from ...variables import variables_that_matter
 from ..console import echo, print_lines
+from ..options import format_option
 
 _PACKAGES: Final = (
     "torch_npu",
@@ -42,13 +43,8 @@ _PACKAGES: Final = (
     metavar="TARGET BASELINE",
     help="Two dumps: say what they differ in beside the program.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines to read, or one object as docs/json/env.schema.json and docs/json/env-compare.schema.json have it.",
+@format_option(
+    "Lines to read, or one object as docs/json/env.schema.json and docs/json/env-compare.schema.json have it."
 )
 def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> None:
     """Print versions, devices and variables of this machine, or of the run in DUMP; or compare two runs.

@@ -10,7 +10,7 @@ import click
 from ...analysis.hang import PATIENCE_S, Hang, hang
 from ...dump import open_dump
 from ..console import count_progress, echo, print_lines
-from ..options import dump_argument
+from ..options import dump_argument, format_option
 from ..workers import jobs_option, workers
 
 
@@ -32,9 +32,7 @@ from ..workers import jobs_option, workers
     help="Trace of torch's flight recorder, whose name ends in the rank; may be repeated. Nothing in it is run.",
 )
 @jobs_option
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
+@format_option("Lines to read, or one object.")
 def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, form: str) -> None:
     """Say who waits for whom in the run that writes DUMP, or that wrote it until it was killed.
 

@@ -16,7 +16,7 @@ from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines, what_next
 from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..ending import never_end_well
-from ..options import dump_argument, end_if_never_fired, limit_option, open_all, places_options
+from ..options import dump_argument, end_if_never_fired, format_option, limit_option, open_all, places_options
 
 _NEAR_SHOWN: Final = 10  # values near overflow, of all steps and ranks
 _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
@@ -35,14 +35,7 @@ _MOST_TOLD: Final = 8  # steps and ranks of which all is printed
     show_default=True,
     help="Share of a dtype's greatest number beyond which a value is near overflow.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines to read, or one object as docs/json/nonfinite.schema.json has it.",
-)
+@format_option("Lines to read, or one object as docs/json/nonfinite.schema.json has it.")
 @limit_option(30, "rows of a table")
 def command(
     dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, form: str, limit: int | None

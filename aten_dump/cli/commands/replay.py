@@ -26,6 +26,7 @@ from ..options import (
     allow_ops_option,
     dump_argument,
     end_if_never_fired,
+    format_option,
     limit_option,
     open_all,
     place_options,
@@ -55,14 +56,7 @@ from ..workers import is_shared_out, jobs_option, workers
     metavar="N",
     help="Run each op N times, in the recorded dtypes: whose bits are not the same twice?",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="With --repeat: lines to read, or one object as docs/json/replay-repeat.schema.json has it.",
-)
+@format_option("With --repeat: lines to read, or one object as docs/json/replay-repeat.schema.json has it.")
 @allow_ops_option
 @jobs_option
 @limit_option(20, "rows of the table")

@@ -40,7 +40,7 @@ class CallModes:
         return _fact(self._facts["training"][position])
 
     def are(self, mode: str) -> NDArray[np.bool_]:
-        """Tell of each call whether it ran in one of `MODES`.
+        """Return for each call whether it ran in one of `MODES`.
 
         Raises:
             ConfigError: there is no such mode.

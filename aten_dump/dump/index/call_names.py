@@ -51,7 +51,7 @@ class CallNames(Mapping[str, int]):
         raise KeyError(name)
 
     def _ends_in(self, position: int, kind: str) -> bool:
-        """Tell whether what a call calls has this last name, as a module has that of its class."""
+        """Return True if what a call calls has this last name, as a module has that of its class."""
         record = self._tables.ops.get(int(self._tables.calls.column("op")[position]))
         return record is not None and record.op.rpartition(".")[2] == kind
 
@@ -79,5 +79,5 @@ def _readings(name: str) -> Iterator[tuple[str, str, int, int, int]]:
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether a text is an integer as names have it: of 64 bits, without leading zeros."""
+    """Return True if a text is an integer as names have it: of 64 bits, without leading zeros."""
     return text.isdecimal() and len(text) < 19 and text == str(int(text))

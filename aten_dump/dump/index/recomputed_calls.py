@@ -160,7 +160,7 @@ class _Matcher:
         return place
 
     def _may_be(self, call: records.Call, place: int, region: _Region, number: int) -> bool:
-        """Tell whether the inputs of `call` that the originals know are those of the original at `place`.
+        """Return True if the inputs of `call` that the originals know are those of the original at `place`.
 
         Where they know none, what follows must agree.
         """

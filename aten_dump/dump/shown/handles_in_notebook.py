@@ -42,7 +42,7 @@ def _values_table(values: Slots) -> str:
 
 
 def _is_told(value: ValueFacts, name: str) -> bool:
-    """Tell whether a statistic has a column: counts of what is not finite only where there is some."""
+    """Return True if a statistic has a column: counts of what is not finite only where there is some."""
     number = None if value.stats is None else value.stats.get(name)
     return number is not None and (name not in ("nan", "posinf", "neginf") or number != 0)
 

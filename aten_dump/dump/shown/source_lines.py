@@ -44,11 +44,11 @@ def is_within_backward(stack: Sequence[Frame]) -> bool:
 
 
 def is_beyond_torch(frame: Frame) -> bool:
-    """Tell whether a line is the user's or that of an installed package other than torch."""
+    """Return True if a line is the user's or that of an installed package other than torch."""
     return frame.user or _is_of_library(frame.file)
 
 
 def _is_of_library(file: str) -> bool:
-    """Tell whether a file belongs to an installed package other than torch."""
+    """Return True if a file belongs to an installed package other than torch."""
     found = _PACKAGES.search(file)
     return found is not None and found[1] not in _TORCH

@@ -186,7 +186,7 @@ def _memory_for(value: ValueFacts, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _overlaps(shape: torch.Size, stride: tuple[int, ...]) -> bool:
-    """Tell whether a geometry may put two elements in one place."""
+    """Return True if a geometry may put two elements in one place."""
     reach = 0
     for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=False) if size > 1):
         if step <= reach:

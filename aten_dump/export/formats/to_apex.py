@@ -34,7 +34,7 @@ def write(chosen: ChosenCalls, out: Path) -> None:
 
 
 def is_child(call: Call) -> bool:
-    """Tell whether a module's call is that of a direct child of the model."""
+    """Return True if a module's call is that of a direct child of the model."""
     forward = call if call.phase == "forward" else call.forward
     return forward is None or (forward.module != "" and "." not in forward.module)
 

@@ -19,7 +19,7 @@ class TorchFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Have the loader of torch, found as ever, tell us when it is done; None for any other module."""
+        """Return the loader of torch, which says when it is done; None for any other module."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -44,7 +44,7 @@ def find_sitecustomize(path: list[str]) -> None:
 
 
 def _then(loader: object, done: object) -> None:
-    """Have `done` called when `loader` has executed its module, once."""
+    """Call `done` when `loader` has executed its module, once."""
     execute = loader.exec_module  # type: ignore[attr-defined]
 
     def exec_module(module: ModuleType) -> None:

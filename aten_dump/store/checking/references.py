@@ -134,7 +134,7 @@ class _Known:
             self._table[ids] = True
 
     def has(self, numbers: Integers) -> Any:
-        """Tell of each number whether it is an id."""
+        """Return for each number whether it is an id."""
         if self._table is None:
             return np.isin(numbers, self._ids)
         inside = (numbers >= 0) & (numbers < len(self._table))

@@ -114,7 +114,7 @@ class IndexWriter:
         return parts, hash_, nbytes
 
     def sync(self) -> None:
-        """Have what was flushed on the disk."""
+        """Put what was flushed on the disk."""
         os.fsync(self._file.fd)
 
     def close(self) -> None:

@@ -208,7 +208,7 @@ class ShardWriter:
         return self._position - self._written
 
     def has_header_room(self, entry_bytes: int) -> bool:
-        """Tell whether an entry and the pad before it still fit in the header."""
+        """Return True if an entry and the pad before it still fit in the header."""
         return self._header_used + entry_bytes + 100 <= self.record.header_bytes
 
     def begin(self, dtype: str) -> None:
@@ -275,7 +275,7 @@ class ShardWriter:
             os.ftruncate(self._file.fd, nbytes)
 
     def sync(self) -> None:
-        """Have what was written on the disk."""
+        """Put what was written on the disk."""
         os.fsync(self._file.fd)
 
     def finish(self, to_disk: bool = False) -> int:

@@ -162,7 +162,7 @@ class StepFiles:
         self.flushed = time.monotonic()
 
     def sync(self) -> None:
-        """Have what was written on the disk: the files, then the names that they have in their folders."""
+        """Put what was written on the disk: the files, then the names that they have in their folders."""
         for shard in self._shards:
             shard.sync()
         self._index.sync()

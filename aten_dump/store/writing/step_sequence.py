@@ -136,7 +136,7 @@ class Steps:
         self._lock.release()
 
     def _tell(self, at_once: bool = False) -> None:
-        """Tell of the steps whose files are there: to do so for each small step costs as much as its files."""
+        """Report the steps whose files are there: to do so for each small step costs as much as its files."""
         if self._untold and (at_once or time.monotonic() - self._told >= TELL_SECONDS):
             steps, self._untold = self._untold, []
             self._told = time.monotonic()

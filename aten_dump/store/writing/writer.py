@@ -130,7 +130,7 @@ class Writer:
         return self._store(dtype, shape, nbytes, 0, put)
 
     def later(self, job: Job, nbytes: int) -> None:
-        """Have the writer's thread call `job` and keep its records. Waits while jobs hold JOB_BYTES or more.
+        """Let the writer's thread call `job` and keep its records. Waits while jobs hold JOB_BYTES or more.
 
         Raises:
             StoreError: an earlier write failed.
@@ -139,7 +139,7 @@ class Writer:
             self._thread.later(job, nbytes)
 
     def on_tick(self, tick: Callable[[], None] | None) -> None:
-        """Have `tick` called on the writer's thread every 50 ms while a step is open. It may call `store_bytes` and
+        """Call `tick` on the writer's thread every 50 ms while a step is open. It may call `store_bytes` and
         `later`, which do not wait there.
         """
         self._tick = tick
@@ -168,7 +168,7 @@ class Writer:
             self._thread.queue.add(self._steps.drop, None)
 
     def hurry(self) -> None:
-        """Have what was said written now; does not wait for it."""
+        """Start writing what was passed on; does not wait for it."""
         self._thread.signal()
 
     def flush(self) -> None:
@@ -246,7 +246,7 @@ class Writer:
                 self._arena.release([chunk])
 
     def _hand_over(self, fill: Fill) -> None:
-        """Have bytes written if there are enough of them; those that may still be on their way from a device, for which
+        """Write bytes if there are enough of them; those that may still be on their way from a device, for which
         nobody is to wait, with the next ones.
         """
         if self._bell is not None and isinstance(fill, HostBytes):

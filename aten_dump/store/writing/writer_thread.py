@@ -71,7 +71,7 @@ class WriterThread:
         self._thread.start()
 
     def signal(self) -> None:
-        """Have the thread write what was said so far now."""
+        """Let the thread write now what was passed on so far."""
         self.queue.add(self._steps.flush, False)
         self._signal.ring()
 
@@ -107,7 +107,7 @@ class WriterThread:
             self._wait(lambda: self.queue.waiting_records > WAITING_RECORDS // 2)
 
     def later(self, job: Job, nbytes: int) -> None:
-        """Have `job` called and its records kept. Waits while jobs hold JOB_BYTES or more, but on the thread itself."""
+        """Call `job` there, and keep its records. Waits while jobs hold JOB_BYTES or more, but on the thread itself."""
         self.raise_error()
         if self._job_bytes > JOB_BYTES and not self._thread.is_current:
             self._wait(lambda: self._job_bytes > JOB_BYTES // 2)
@@ -148,7 +148,7 @@ class WriterThread:
         self.raise_error()
 
     def end(self, notes: list[Note]) -> None:
-        """Have the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
+        """Let the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
         if not self._is_ending:
             self.queue.add(self._steps.interrupt, notes)
             self._is_ending = True  # after it: an interrupt in between makes two ends, never none

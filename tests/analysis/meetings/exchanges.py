@@ -47,7 +47,7 @@ def exchange(path: Path, kind: str = "") -> None:
 
 @contextmanager
 def other_order(on: bool) -> Iterator[None]:
-    """Have products of matrices add up in another order: an honest kernel, which rounds otherwise."""
+    """Add up products of matrices in another order: an honest kernel, which rounds otherwise."""
     library = torch.library.Library("aten", "IMPL") if on else None
     if library is not None:
         library.impl("mm", lambda a, b: (a.unsqueeze(-1) * b.unsqueeze(0)).flip(1).sum(1), "CPU")

@@ -57,6 +57,7 @@ def test_the_rows_of_a_batch_in_another_order_agree(train: bool, tmp_path: Path)
 def test_a_bug_beside_another_order_is_found(tmp_path: Path) -> None:
     found = compare(run(tmp_path / "target", ORDER, causal=False), run(tmp_path / "baseline"))
     assert found.exit_code == 1
+    assert found.cause is not None and "mask is not given" in found.cause.text, found.answer()
 
 
 def test_labels_in_another_order_than_their_inputs_are_a_bug(tmp_path: Path) -> None:

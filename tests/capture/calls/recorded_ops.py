@@ -71,7 +71,7 @@ class Recorded:
         return self.ended()[-1]
 
     def fail(self) -> None:
-        """Have the sink fail from now on, as a full disk does."""
+        """Let the sink fail from now on, as a full disk does."""
 
         def emit(record: tuple[Any, ...]) -> None:
             raise OSError("no room")

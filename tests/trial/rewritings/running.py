@@ -33,11 +33,11 @@ class Run:
         self.ends: list[Tensor] = []
 
     def way(self, name: str) -> bool:
-        """Tell whether this place is to be written in another, honest way."""
+        """Return True if this place is to be written in another, honest way."""
         return f"way {name}" in self.chosen
 
     def bug(self, name: str) -> bool:
-        """Tell whether this place is to have this bug."""
+        """Return True if this place is to have this bug."""
         return f"bug {name}" in self.chosen
 
     @contextmanager

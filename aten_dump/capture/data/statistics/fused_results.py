@@ -50,7 +50,7 @@ class FusedResults:
 
     @property
     def waits(self) -> bool:
-        """Tell whether there are values that were not launched."""
+        """Return True if there are values that were not launched."""
         return bool(self._waiting)
 
     @property
@@ -106,7 +106,7 @@ class FusedResults:
         self._used += programs
 
     def is_full(self) -> bool:
-        """Tell whether it is to be sent: a further value may find no place."""
+        """Return True if it is to be sent: a further value may find no place."""
         return self.count >= self._most_values or self._used + self._waiting_columns > self._last_start
 
     def together(self) -> torch.Tensor:

@@ -70,7 +70,7 @@ class JoinedResults:
         self._nbytes += sum(tensor.nbytes for tensor in entry[2].values())
 
     def is_full(self) -> bool:
-        """Tell whether it is to be sent."""
+        """Return True if it is to be sent."""
         return len(self._entries) >= self._most_values or self._nbytes >= self._most_bytes
 
     def together(self) -> torch.Tensor:

@@ -49,5 +49,5 @@ def rows_and_columns(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[i
 
 
 def _few_rows(dims: list[tuple[int, int]]) -> bool:
-    """Tell whether there are too few rows for many programs."""
+    """Return True if there are too few rows for many programs."""
     return len(dims) == 1 or dims[0][0] < _FEW_ROWS

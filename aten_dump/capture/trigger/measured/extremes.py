@@ -137,7 +137,7 @@ class ExtremesOfValues:
                 self._note(value, Extremes(low.item(), high.item()))
 
     def _measure_there(self, tensor: torch.Tensor, value: int) -> bool:
-        """Have the extremes found on the device; False where it has no memory left for that."""
+        """Find the extremes on the device; False where it has no memory left for that."""
         try:
             self._buffer_for(tensor).measure(tensor, value)
         except torch.OutOfMemoryError:

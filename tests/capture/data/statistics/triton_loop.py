@@ -14,7 +14,7 @@ def _count(out, numbers):  # type: ignore[no-untyped-def]
 
 
 def counts() -> bool:
-    """Tell whether it can: an older one makes an int of an array of one element, which a newer numpy refuses."""
+    """Return True if it can: an older one makes an int of an array of one element, which a newer numpy refuses."""
     out = torch.zeros(2, dtype=torch.int64)
     try:
         _count[(1,)](out, 2)
