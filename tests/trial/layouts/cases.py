@@ -49,9 +49,11 @@ def _train(task: Callable[[Run], Task], on: Run) -> None:
 
 def load() -> dict[str, Layouts]:
     """Return the programs by name."""
-    files = tuple(sorted(file for file in HERE.rglob("*.py") if file.name not in ("__init__.py", "tasks.py", "cases.py")))
+    files = tuple(
+        sorted(file for file in HERE.rglob("*.py") if file.name not in ("__init__.py", "tasks.py", "cases.py"))
+    )
     found = _modules(programs)
-    return {name: Layouts(name, files, partial(_train, one.task)) for name, one in found.items()}  # type: ignore[arg-type]
+    return {name: Layouts(name, files, partial(_train, one.task)) for name, one in found.items()}
 
 
 def kinds_of(program: Layouts) -> list[str]:

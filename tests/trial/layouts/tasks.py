@@ -32,7 +32,7 @@ class Run(running.Run):
 
     def keep_all(self, tensors: object) -> None:
         if self.path is None:
-            super().keep_all(tensors)  # type: ignore[arg-type]
+            super().keep_all(tensors)
 
 
 @dataclass(frozen=True)

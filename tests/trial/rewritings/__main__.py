@@ -65,9 +65,7 @@ def _write(options: argparse.Namespace, case: str, said: Said) -> None:
             first = "\n    ".join(
                 said.answer.splitlines()[-3:] if said.outcome == "crash" else said.answer.splitlines()[:3]
             )
-            file.write(
-                f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m {case} --whole\n\n"
-            )
+            file.write(f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m {case} --whole\n\n")
 
 
 if __name__ == "__main__":

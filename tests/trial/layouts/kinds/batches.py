@@ -92,7 +92,9 @@ def scores(on: Run, task: Task) -> None:
 def losses_of(output: Tensor, labels: Tensor) -> Tensor:
     """Return a loss of each row."""
     if output.shape == labels.shape:
-        return (F.binary_cross_entropy_with_logits(output, labels.clamp_min(0).to(output.dtype), reduction="none")).sum(1)
+        return (F.binary_cross_entropy_with_logits(output, labels.clamp_min(0).to(output.dtype), reduction="none")).sum(
+            1
+        )
     found = F.cross_entropy(output.flatten(0, -2), labels.flatten(), reduction="none")
     return found.view(len(labels), -1).sum(1)
 
@@ -200,14 +202,14 @@ def packed_sequence(on: Run, task: Task) -> None:
     with on.steps(model) as end_step:
         if on.bug("packed one short"):
             lengths = (lengths - 1).clamp_min(1)
-        x = model.words(batch.inputs["tokens"])  # type: ignore[operator]
-        for layer in model.layers:  # type: ignore[union-attr]
+        x = model.words(batch.inputs["tokens"])
+        for layer in model.layers:
             rows = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)  # at packed one short
-            y, _ = pad_packed_sequence(layer.gru(rows)[0], batch_first=True, total_length=x.shape[1])  # type: ignore[union-attr, operator]
+            y, _ = pad_packed_sequence(layer.gru(rows)[0], batch_first=True, total_length=x.shape[1])
             if on.bug("rows left sorted"):
                 y = y[lengths.argsort(descending=True)]
             x = y if on.bug("residual forgotten when packed") else x + y
-        output = model.head(model.norm(x))  # type: ignore[operator]
+        output = model.head(model.norm(x))
         loss = task.loss(output, batch.labels) / batch.counted
         loss.backward()
         end_step()

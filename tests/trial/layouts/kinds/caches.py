@@ -84,13 +84,17 @@ class Paged:
         pages, slots = table[:, at // PAGE], at % PAGE
         if self.on.bug("slot in the page one late") and k.shape[2] == 1:
             slots = (slots + 1) % PAGE
-        self.pool[pages, slots] = torch.stack([k, v], 2).permute(0, 3, 2, 1, 4)  # at two rows share a page, slot in the page one late
+        self.pool[pages, slots] = torch.stack([k, v], 2).permute(
+            0, 3, 2, 1, 4
+        )  # at two rows share a page, slot in the page one late
         reading = self.table
         if self.on.bug("a stale page") and late:
             reading = torch.cat([self.table[:, :2], self.table[:, :1]], 1)
         if self.on.bug("pages in another order"):
             reading = reading[:, [1, 0, 2]]
-        k, v = self.pool[reading].flatten(1, 2).permute(2, 0, 3, 1, 4)  # at a stale page, pages in another order, two rows share a page, slot in the page one late
+        k, v = (
+            self.pool[reading].flatten(1, 2).permute(2, 0, 3, 1, 4)
+        )  # at a stale page, pages in another order, two rows share a page, slot in the page one late
         ends = positions + 1 if self.on.bug("rest of the page is seen") else positions
         return k, v, seen(ends, torch.arange(k.shape[2])[None])
 
@@ -129,7 +133,7 @@ class State:
     """What a recurrent layer hands on, and the tail of what its convolution saw."""
 
     def __init__(self, on: Run) -> None:
-        self.on, self.state, self.tail = on, None, None  # type: ignore[var-annotated]
+        self.on, self.state, self.tail = on, None, None
 
     def before(self, like: Tensor) -> Tensor:
         """Return the state before, f[..., rows, size]."""
@@ -163,7 +167,7 @@ def sequence(on: Run, task: Task) -> None:
 
 
 def windowed(on: Run, task: Task) -> None:
-    task.model.window = WINDOW  # type: ignore[assignment]
+    task.model.window = WINDOW
     sequence(on, task)
 
 
@@ -173,7 +177,7 @@ def reading(on: Run, task: Task, make: Callable[[Run], Any], sizes: tuple[int, .
     tokens = inputs["tokens"]
     caches = [make(on), make(on)]
     with on.steps(model) as end_step, torch.no_grad():
-        context = model.context(**inputs)  # type: ignore[operator]
+        context = model.context(**inputs)
         start, found = 0, []
         for size in sizes:
             part = tokens[:, start : start + size]
@@ -186,7 +190,9 @@ def reading(on: Run, task: Task, make: Callable[[Run], Any], sizes: tuple[int, .
                 positions = positions + 1
             if start > 4 and on.bug("one cache for both layers"):
                 caches = [caches[0], caches[0]]
-            logits = model.decode(part, positions, caches, **context)  # type: ignore[operator] # at the word before is read again, positions begin anew, positions one late, one cache for both layers
+            logits = model.decode(
+                part, positions, caches, **context
+            )  # at the word before is read again, positions begin anew, positions one late, one cache for both layers
             found.append(logits)
             start += size
         end_step()

@@ -27,7 +27,7 @@ def _adapt(model: nn.Module) -> list[str]:
     torch.manual_seed(77)
     names = linears(model)[::2]
     for name in names:
-        model.set_submodule(name, Adapted(model.get_submodule(name)))  # type: ignore[arg-type]
+        model.set_submodule(name, Adapted(model.get_submodule(name)))
     return names
 
 
@@ -84,7 +84,7 @@ def merged_norms(on: Run, task: Task) -> None:
                 before = before * factor
             new = nn.Conv2d(conv.in_channels, conv.out_channels, 3, conv.stride, 1)
             new.weight.copy_(conv.weight * factor[:, None, None, None])
-            new.bias.copy_((before - mean) * factor + norm.bias)  # type: ignore[union-attr]
+            new.bias.copy_((before - mean) * factor + norm.bias)
             setattr(stage, conv_name, new)
             setattr(stage, norm_name, nn.Identity())
             if here and any(one.startswith("bug") for one in on.chosen):

@@ -43,7 +43,7 @@ def alike(model: nn.Module) -> list[str]:
     """Return the names of the last two linears of one shape."""
     shapes: dict[torch.Size, list[str]] = {}
     for name in linears(model):
-        shapes.setdefault(model.get_submodule(name).weight.shape, []).append(name)  # type: ignore[union-attr, arg-type]
+        shapes.setdefault(model.get_submodule(name).weight.shape, []).append(name)
     return next((names[-2:] for names in reversed(shapes.values()) if len(names) > 1), [])
 
 
@@ -119,11 +119,11 @@ class Port(nn.Module):
 
 
 PORTED: dict[type, Made] = {
-    nn.Linear: lambda _, one: Projection(one),  # type: ignore[arg-type]
-    nn.Embedding: lambda _, one: Table(one),  # type: ignore[arg-type]
-    Norm: lambda _, one: Scaled(one),  # type: ignore[arg-type]
-    nn.LayerNorm: lambda _, one: Normed(one),  # type: ignore[arg-type]
-    nn.Conv2d: lambda _, one: Convolved(one),  # type: ignore[arg-type]
+    nn.Linear: lambda _, one: Projection(one),
+    nn.Embedding: lambda _, one: Table(one),
+    Norm: lambda _, one: Scaled(one),
+    nn.LayerNorm: lambda _, one: Normed(one),
+    nn.Conv2d: lambda _, one: Convolved(one),
 }
 
 
@@ -156,7 +156,7 @@ def port(on: Run, task: Task) -> None:
         on.guilty.add(f"net.{name}")
     replaced(model, PORTED)
     if norms and on.bug("another eps"):
-        model.get_submodule(norms[-1]).eps = 1e-2  # type: ignore[assignment]
+        model.get_submodule(norms[-1]).eps = 1e-2
         on.guilty.add(f"net.{norms[-1]}")
     run_once(on, task, Port(model))
 
@@ -184,7 +184,10 @@ class Paired(Attention):
             angles = -angles
         if self.on.bug("halves for pairs"):
             left, right = x.chunk(2, -1)
-        turned = left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()  # at angles of whole heads, turned the other way, halves for pairs
+        turned = (
+            left * angles.cos() - right * angles.sin(),
+            right * angles.cos() + left * angles.sin(),
+        )  # at angles of whole heads, turned the other way, halves for pairs
         return torch.stack(turned, -1).flatten(-2)
 
 
@@ -262,7 +265,7 @@ class FusedAttention(Attention):
     def fuse(self, old: Attention, name: str) -> None:
         parts = [old.q.weight, old.k.weight, old.v.weight]
         last = name.startswith("layers.1")
-        if last and on_each(self.on, "fused in another order"):
+        if last and self.on.bug("fused in another order"):
             parts = [parts[0], parts[2], parts[1]]
         weight = torch.cat(parts)
         if last and self.on.bug("fused head by head"):
@@ -273,18 +276,17 @@ class FusedAttention(Attention):
         self.qkv.weight.copy_(weight)
         del self.q, self.k, self.v
         self.out = old.out
-        if last and {"bug fused in another order", "bug fused head by head", "bug a row of the fused lost"} & self.on.chosen:
+        if (
+            last
+            and {"bug fused in another order", "bug fused head by head", "bug a row of the fused lost"} & self.on.chosen
+        ):
             self.on.guilty.update((name, f"{name}.qkv"))
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         q, k, v = self.qkv(x).split([SIZE, self.keys * EACH, self.keys * EACH], -1)
         if self.on.bug("v taken for k"):
-            k = v  
+            k = v
         return self.attended(q, k, v, mask, positions, cache)  # at v taken for k
-
-
-def on_each(on: Run, name: str) -> bool:
-    return on.bug(name)
 
 
 class FusedGate(Gated):
@@ -356,9 +358,9 @@ class Gates(nn.Module):
 
 @torch.no_grad()
 def gates_apart(on: Run, task: Task) -> None:
-    replaced(task.model, {nn.GRU: lambda _, one: Gates(one, on)})  # type: ignore[arg-type]
+    replaced(task.model, {nn.GRU: lambda _, one: Gates(one, on)})
     if on.bug("hidden bias forgotten"):
-        task.model.layers[1].gru.nh.bias.zero_()  # type: ignore[index, union-attr]
+        task.model.layers[1].gru.nh.bias.zero_()
         on.guilty.update(("layers.1.gru.nh", "layers.1.gru"))
     run_once(on, task, task.model)
 
@@ -386,15 +388,15 @@ class Split(nn.Module):
 
 
 def on_last(on: Run) -> str:
-    return on.last_linear  # type: ignore[attr-defined, no-any-return]
+    return on.last_linear
 
 
 def shards(on: Run, task: Task) -> None:
     """Row-wise tensor parallelism, by hand."""
-    on.last_linear = linears(task.model)[-1]  # type: ignore[attr-defined]
+    on.last_linear = linears(task.model)[-1]
     even = linears(task.model, lambda one: one.in_features % 2 == 0)
     for name in even:
-        task.model.set_submodule(name, Split(task.model.get_submodule(name), on, name))  # type: ignore[arg-type]
+        task.model.set_submodule(name, Split(task.model.get_submodule(name), on, name))
     run_once(on, task, task.model)
 
 
@@ -416,8 +418,8 @@ def _longer(on: Run, old: nn.Embedding) -> nn.Embedding:
 def padded_vocabulary(on: Run, task: Task) -> None:
     """A table and a head with rows of zeros behind; what they say of these rows is cut off."""
     model, batch = task.model, task.equal[0]
-    many = len(model.words.weight)  # type: ignore[arg-type, union-attr]
-    model.words = _longer(on, model.words)  # type: ignore[arg-type]
+    many = len(model.words.weight)
+    model.words = _longer(on, model.words)
     head = model.head
     assert isinstance(head, nn.Linear)
     longer = head.out_features == many
@@ -435,7 +437,9 @@ def padded_vocabulary(on: Run, task: Task) -> None:
             output = output[..., 9:]
         elif longer:
             output = output[..., :many]
-        loss = task.loss(output, batch.labels) / batch.counted  # at padding counts in the softmax, cut from the other end
+        loss = (
+            task.loss(output, batch.labels) / batch.counted
+        )  # at padding counts in the softmax, cut from the other end
         loss.backward()
         end_step()
     on.keep(loss)
@@ -454,22 +458,22 @@ def tied(on: Run, task: Task) -> None:
     """The head is the table itself."""
     model = task.model
     _untie(task)
-    model.head.weight = model.words.weight  # type: ignore[union-attr]
+    model.head.weight = model.words.weight
     if on.bug("the head of before"):
-        model.head.weight = nn.Parameter(model.words.weight.detach().roll(1, 1))  # type: ignore[union-attr, operator]
+        model.head.weight = nn.Parameter(model.words.weight.detach().roll(1, 1))
         on.guilty.add("head")
     if on.bug("the table scaled too"):
-        model.words.register_forward_hook(lambda module, args, output: output * SIZE**0.5)  # type: ignore[union-attr]
+        model.words.register_forward_hook(lambda module, args, output: output * SIZE**0.5)
     if on.bug("a row of the table retrained"):
         with torch.no_grad():
-            model.words.weight[3] *= 1.5  # type: ignore[union-attr, index]
+            model.words.weight[3] *= 1.5
         on.guilty.update(("words", "head"))
     run_once(on, task, model)
 
 
 def _untie(task: Task) -> None:
     with torch.no_grad():
-        task.model.head.weight.copy_(task.model.words.weight)  # type: ignore[union-attr, operator, arg-type]
+        task.model.head.weight.copy_(task.model.words.weight)
 
 
 def untied(on: Run, task: Task) -> None:

@@ -78,13 +78,13 @@ def resumed(on: Run, task: Task) -> None:
 
 
 def restored(on: Run, loop: Loop, saved: dict[str, object]) -> Loop:
-    weights = dict(saved["model"])  # type: ignore[call-overload]
+    weights = dict(saved["model"])
     named = [name for name, one in loop.model.named_modules() if type(one) in (nn.Linear, nn.Embedding)]
     if on.bug("one weight not loaded"):
         weights.pop(f"{named[-1]}.weight")
         on.guilty.add(named[-1])
     if on.bug("a weight of the step before"):
-        weights[f"{named[0]}.weight"] = loop.model.get_submodule(named[0]).weight.detach().clone()  # type: ignore[operator, union-attr]
+        weights[f"{named[0]}.weight"] = loop.model.get_submodule(named[0]).weight.detach().clone()
         on.guilty.add(named[0])
     loop.model.load_state_dict(weights, strict=False)
     state = copy.deepcopy(saved["optimizer"])
@@ -98,14 +98,14 @@ def restored(on: Run, loop: Loop, saved: dict[str, object]) -> Loop:
     if not on.bug("optimizer's state"):
         loop.optimizer.load_state_dict(state)
     if not on.bug("schedule"):
-        loop.schedule.load_state_dict(saved["schedule"])  # type: ignore[arg-type]
+        loop.schedule.load_state_dict(saved["schedule"])
     else:
         loop.optimizer.param_groups[0]["lr"] = 1e-2
     if not on.bug("average of the weights"):
-        loop.average.load_state_dict(saved["average"])  # type: ignore[arg-type]
+        loop.average.load_state_dict(saved["average"])
     if not on.bug("RNG of the dropout"):
-        loop.noise.set_state(saved["noise"])  # type: ignore[arg-type]
-    loop.at = int(saved["at"]) - int(on.bug("position in the data"))  # type: ignore[call-overload]
+        loop.noise.set_state(saved["noise"])
+    loop.at = int(saved["at"]) - int(on.bug("position in the data"))
     return loop
 
 

@@ -26,7 +26,9 @@ class Grouped(Experts):
         groups = flat[tokens].split(counts)
         if self.on.bug("one expert's tokens swapped"):
             groups = (*groups[:2], groups[2].flip(0), groups[3])
-        found = torch.cat([expert(group) for expert, group in zip(self.experts, groups, strict=True)])  # at counts one off, one expert's tokens swapped
+        found = torch.cat(
+            [expert(group) for expert, group in zip(self.experts, groups, strict=True)]
+        )  # at counts one off, one expert's tokens swapped
         if self.on.bug("over capacity dropped"):
             found = found * (torch.cat([torch.arange(n) for n in counts]) < max(counts) - 1)[:, None]
         if self.on.bug("weights not sorted"):
@@ -38,7 +40,7 @@ class Grouped(Experts):
 
 
 def sorted_tokens(on: Run, task: Task) -> None:
-    for layer in task.model.layers:  # type: ignore[union-attr]
+    for layer in task.model.layers:
         layer.inner.__class__ = Grouped
         layer.inner.on = on
     run_once(on, task, task.model)
@@ -60,7 +62,7 @@ class Hesitating(Experts):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.on.bug("an expert left out"):
-            self.experts[3].down.weight.data.zero_()  # type: ignore[union-attr]
+            self.experts[3].down.weight.data.zero_()
         y = super().forward(x)  # at an expert left out
         return y * 1.01 if self.on.bug("experts scaled") else y
 
@@ -68,7 +70,7 @@ class Hesitating(Experts):
 @torch.no_grad()
 def _close(task: Task) -> None:
     """Make the rows of two experts differ in the last digit."""
-    for layer in task.model.layers:  # type: ignore[union-attr]
+    for layer in task.model.layers:
         weight = layer.inner.router.weight
         weight[1] = weight[0]
         weight[1, 3] *= 1 + 1.2e-7
@@ -82,7 +84,7 @@ def close_router(on: Run, task: Task) -> None:
 
 def near_ties(on: Run, task: Task) -> None:
     _close(task)
-    for layer in task.model.layers:  # type: ignore[union-attr]
+    for layer in task.model.layers:
         layer.inner.__class__ = Hesitating
         layer.inner.on = on
     run_once(on, task, task.model)

@@ -88,7 +88,9 @@ def micro_batches_by_tokens(on: Run, task: Task) -> None:
                     count = counts[step - 1] + 3 * (step == 0)
                 elif on.bug("one too many counted"):
                     count = count + 1
-                loss = task.loss(model(**part.inputs), part.labels) / count  # at mean of means, divided by padded tokens too, counts of the step before, one too many counted
+                loss = (
+                    task.loss(model(**part.inputs), part.labels) / count
+                )  # at mean of means, divided by padded tokens too, counts of the step before, one too many counted
                 loss.backward()  # at an empty one left out
                 total = total + loss.detach()
             on.keep(total)
@@ -131,13 +133,13 @@ def stages(on: Run, task: Task) -> None:
     with on.steps(model) as end_step:
         for batch in task.equal:
             parts = [batch.rows(slice(at, at + 2)) for at in (0, 2)]
-            sent = [model.first(**part.inputs) for part in parts]  # type: ignore[operator]
+            sent = [model.first(**part.inputs) for part in parts]
             taken = [one.detach().requires_grad_() for one in sent]
             if on.bug("activations of the other micro-batch"):
                 taken = [taken[1], taken[0]]
             total = torch.zeros(())
             for part, one in zip(parts, taken, strict=True):
-                output = model.second(one, **part.inputs)  # type: ignore[operator] # at activations of the other micro-batch
+                output = model.second(one, **part.inputs)  # at activations of the other micro-batch
                 loss = task.loss(output, part.labels) / batch.counted
                 loss.backward()
                 total = total + loss.detach()

@@ -16,7 +16,7 @@ class Stage(nn.Module):
         self.conv, self.norm = nn.Conv2d(enter, leave, 3, stride=2, padding=1), nn.BatchNorm2d(leave)
         self.conv2, self.norm2 = nn.Conv2d(leave, leave, 3, padding=1, bias=False), nn.BatchNorm2d(leave)
         for norm in (self.norm, self.norm2):
-            norm.running_mean.normal_(0.0, 0.2), norm.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+            norm.running_mean.normal_(0.0, 0.2), norm.running_var.uniform_(0.5, 1.5)
             norm.weight.data.normal_(1.0, 0.2), norm.bias.data.normal_(0.0, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:

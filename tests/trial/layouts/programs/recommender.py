@@ -19,9 +19,7 @@ class Recommender(nn.Module):
         self.item, self.dense = nn.Linear(SIZE, SIZE), nn.Linear(4, SIZE)
         self.norm, self.wide, self.head = nn.LayerNorm(SIZE), nn.Linear(3 * SIZE, SIZE), nn.Linear(SIZE, 3)
 
-    def first(
-        self, tokens: Tensor, item: Tensor, numbers: Tensor, lengths: Tensor | None = None
-    ) -> Tensor:
+    def first(self, tokens: Tensor, item: Tensor, numbers: Tensor, lengths: Tensor | None = None) -> Tensor:
         found = self.words(tokens)
         if lengths is not None:
             inside = torch.arange(tokens.shape[1]) < lengths[:, None]
@@ -57,4 +55,6 @@ def batches(counted: tuple[int, ...]) -> list[Batch]:
 
 def task(on: Run) -> Task:
     torch.manual_seed(10)
-    return Task(Recommender(), batches((3, 1, 2, 3)), summed, frozenset(("pad", "pooled", "words")), batches((3, 3, 3, 3)))
+    return Task(
+        Recommender(), batches((3, 1, 2, 3)), summed, frozenset(("pad", "pooled", "words")), batches((3, 3, 3, 3))
+    )
