@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.trial.rewritings.examine import Case, bare
-from tests.trial.rewritings.running import Program
+from tests.trial.rewritings.running import Line, Program
 from tests.trial.rewritings.running import Run as AnyRun
 
 from . import kinds, programs
@@ -33,8 +33,79 @@ WAYS: dict[str, Way] = {way.__name__.replace("_", " "): way for _, way, _ in KIN
 }
 
 
+# What a mistake spoils without a call of its own: it is located where that is read first, at lines marked `# at the ...`.
+READ = {
+    "the inputs": {
+        "one input of the next row",
+        "a row less",
+        "one input not reordered",
+        "bucket cut too short",
+        "the first half twice",
+        "a token cut off",
+        "both have the same rows",
+        "position in the data",
+        "the word before is read again",
+    },
+    "the positions": {
+        "positions begin anew",
+        "positions one late",
+        "positions run on",
+        "positions not shifted",
+        "the word before is read again",
+    },
+    "the mask": {
+        "lengths of row 0",
+        "mask forgotten",
+        "mask one too long",
+        "mask one too short",
+        "lengths of the rows before",
+        "lengths of the first bucket",
+        "another mask forgotten",
+        "one input not reordered",
+        "one input of the next row",
+        "boundary one late",
+        "documents see one another",
+        "a padded token is seen",
+        "mask of the right side",
+        "an empty slot is seen",
+        "newest word not seen",
+        "rest of the page is seen",
+        "prompt sees one more",
+        "window one short",
+        "chunk not causal",
+        "earlier chunks hidden",
+        "mask of the first chunk",
+    },
+    "the labels": {
+        "labels not reordered",
+        "labels one early",
+        "labels not turned",
+        "labels of the first half",
+        "labels in the old order",
+        "rows left sorted",
+    },
+    "the state": {
+        "state begins anew",
+        "state of the next row",
+        "state of the prompt kept",
+        "tail begins anew",
+        "tail of the prompt kept",
+        "the word before is read again",
+        "one cache for both layers",
+    },
+}
+
+
 class Layouts(Program):
     """A program in all its layouts."""
+
+    def places(self, bug: str) -> set[Line]:
+        """Return the lines of a bug, and those where what it spoils is first read."""
+        return (
+            super()
+            .places(bug)
+            .union(*(super(Layouts, self).places(what) for what, bugs in READ.items() if bug in bugs))
+        )
 
     def go(self, chosen: Iterable[str], path: Path | None = None) -> AnyRun:
         run = Run(tuple(chosen), path)

@@ -23,16 +23,18 @@ class Norm(nn.Module):
 def turned(x: Tensor, positions: Tensor) -> Tensor:
     """Rotate f[rows, heads, n, size] by its positions i[rows or 1, n], in halves."""
     half = x.shape[-1] // 2
-    angles = positions[:, None, :, None] * torch.logspace(0, -1, half, dtype=x.dtype)
+    angles = positions[:, None, :, None] * torch.logspace(0, -1, half, dtype=x.dtype)  # at the positions
     left, right = x.chunk(2, -1)
-    return torch.cat([left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], -1)
+    return torch.cat(
+        [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], -1
+    )  # at the positions
 
 
 def causal(positions: Tensor, window: int | None = None) -> Tensor:
     """Return who sees whom, b[rows or 1, 1, n, n]."""
     apart = positions[:, :, None] - positions[:, None, :]
     seen = apart >= 0
-    return (seen & (apart < window) if window else seen)[:, None]
+    return (seen & (apart < window) if window else seen)[:, None]  # at the mask
 
 
 class Attention(nn.Module):
@@ -54,7 +56,7 @@ class Attention(nn.Module):
         if cache is not None:
             k, v, mask = cache.add(k, v, positions)
         k, v = (t.repeat_interleave(self.heads // self.keys, 1) for t in (k, v))
-        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))  # at the mask
 
 
 class Gated(nn.Module):
@@ -69,4 +71,4 @@ class Gated(nn.Module):
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross entropy of what counts."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")  # at the labels

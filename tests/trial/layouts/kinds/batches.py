@@ -92,10 +92,9 @@ def scores(on: Run, task: Task) -> None:
 def losses_of(output: Tensor, labels: Tensor) -> Tensor:
     """Return a loss of each row."""
     if output.shape == labels.shape:
-        return (F.binary_cross_entropy_with_logits(output, labels.clamp_min(0).to(output.dtype), reduction="none")).sum(
-            1
-        )
-    found = F.cross_entropy(output.flatten(0, -2), labels.flatten(), reduction="none")
+        wanted = labels.clamp_min(0).to(output.dtype)  # at the labels
+        return F.binary_cross_entropy_with_logits(output, wanted, reduction="none").sum(1)  # at the labels
+    found = F.cross_entropy(output.flatten(0, -2), labels.flatten(), reduction="none")  # at the labels
     return found.view(len(labels), -1).sum(1)
 
 

@@ -39,7 +39,7 @@ class Decoder(nn.Module):
     def first(
         self, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, **inputs: Tensor
     ) -> Tensor:
-        return self.layer(0, self.words(tokens), positions, mask)
+        return self.layer(0, self.words(tokens), positions, mask)  # at the inputs
 
     def second(
         self, hidden: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, **inputs: Tensor
@@ -55,7 +55,7 @@ class Decoder(nn.Module):
 
     def decode(self, tokens: Tensor, positions: Tensor, caches: list[Any]) -> Tensor:
         """Read on, with what the caches hold."""
-        x = self.words(tokens)
+        x = self.words(tokens)  # at the inputs
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, None, positions, cache)
         return self.head(self.norm(x))

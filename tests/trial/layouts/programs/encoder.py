@@ -31,7 +31,9 @@ class Encoder(nn.Module):
 
     def first(self, tokens: Tensor, positions: Tensor | None = None, **inputs: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1])[None] if positions is None else positions
-        return self.layers[0](self.words(tokens) + self.places(positions), seen(tokens, **inputs), positions)
+        return self.layers[0](
+            self.words(tokens) + self.places(positions), seen(tokens, **inputs), positions
+        )  # at the inputs, the positions
 
     def second(self, hidden: Tensor, **inputs: Tensor) -> Tensor:
         return self.head(self.layers[1](hidden, seen(hidden, **inputs), torch.arange(hidden.shape[1])[None]))
@@ -43,7 +45,7 @@ class Encoder(nn.Module):
 def seen(x: Tensor, lengths: Tensor | None = None, mask: Tensor | None = None, **inputs: Tensor) -> Tensor | None:
     if mask is not None or lengths is None:
         return mask
-    return (torch.arange(x.shape[1]) < lengths[:, None])[:, None, None]
+    return (torch.arange(x.shape[1]) < lengths[:, None])[:, None, None]  # at the mask
 
 
 def task(on: Run) -> Task:

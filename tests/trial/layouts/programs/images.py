@@ -20,7 +20,7 @@ class Stage(nn.Module):
             norm.weight.data.normal_(1.0, 0.2), norm.bias.data.normal_(0.0, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm(self.conv(x)))
+        x = F.relu(self.norm(self.conv(x)))  # at the inputs
         return x + F.relu(self.norm2(self.conv2(x)))
 
 

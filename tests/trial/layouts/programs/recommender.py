@@ -20,13 +20,13 @@ class Recommender(nn.Module):
         self.norm, self.wide, self.head = nn.LayerNorm(SIZE), nn.Linear(3 * SIZE, SIZE), nn.Linear(SIZE, 3)
 
     def first(self, tokens: Tensor, item: Tensor, numbers: Tensor, lengths: Tensor | None = None) -> Tensor:
-        found = self.words(tokens)
+        found = self.words(tokens)  # at the inputs
         if lengths is not None:
-            inside = torch.arange(tokens.shape[1]) < lengths[:, None]
-            user = (found * inside[..., None]).sum(1) / lengths[:, None]
+            inside = torch.arange(tokens.shape[1]) < lengths[:, None]  # at the mask
+            user = (found * inside[..., None]).sum(1) / lengths[:, None]  # at the mask
         else:
-            user = found.mean(1)
-        return torch.cat([self.user(user), self.item(self.words(item)), self.dense(numbers)], -1)
+            user = found.mean(1)  # at the mask
+        return torch.cat([self.user(user), self.item(self.words(item)), self.dense(numbers)], -1)  # at the inputs
 
     def second(self, hidden: Tensor, **inputs: Tensor) -> Tensor:
         return self.head(self.norm(F.relu(self.wide(hidden))))
@@ -37,7 +37,9 @@ class Recommender(nn.Module):
 
 def summed(scores: Tensor, labels: Tensor) -> Tensor:
     counted = labels != UNCOUNTED
-    losses = F.binary_cross_entropy_with_logits(scores, labels.clamp_min(0).to(scores.dtype), reduction="none")
+    losses = F.binary_cross_entropy_with_logits(
+        scores, labels.clamp_min(0).to(scores.dtype), reduction="none"
+    )  # at the labels
     return (losses * counted).sum()
 
 

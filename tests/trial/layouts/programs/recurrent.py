@@ -21,7 +21,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, state: Any = None) -> Tensor:
         if state is None:
             return x + self.gru(x)[0]
-        y, after = self.gru(x, state.before(x[None, :, 0]))
+        y, after = self.gru(x, state.before(x[None, :, 0]))  # at the state
         state.left(after)
         return x + y
 
@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         return {}
 
     def first(self, tokens: Tensor, **inputs: Tensor) -> Tensor:
-        return self.layers[0](self.words(tokens))
+        return self.layers[0](self.words(tokens))  # at the inputs
 
     def second(self, hidden: Tensor, **inputs: Tensor) -> Tensor:
         return self.head(self.norm(self.layers[1](hidden)))
@@ -45,7 +45,7 @@ class Recurrent(nn.Module):
         return self.second(self.first(tokens, **inputs), **inputs)
 
     def decode(self, tokens: Tensor, positions: Tensor, states: list[Any]) -> Tensor:
-        x = self.words(tokens)
+        x = self.words(tokens)  # at the inputs
         for layer, state in zip(self.layers, states, strict=True):
             x = layer(x, state)
         return self.head(self.norm(x))

@@ -26,14 +26,14 @@ class Selective(nn.Module):
         u, gate = self.enter(self.norm(x)).chunk(2, -1)
         u = u.transpose(1, 2)
         tail = F.pad(u, (WIDTH - 1, 0)) if state is None else state.widened(u, WIDTH - 1)
-        u = F.silu(self.mix(tail)).transpose(1, 2)
+        u = F.silu(self.mix(tail)).transpose(1, 2)  # at the state
         pace = F.softplus(self.pace(u))[..., None]
         enters, leaves = self.choose(u)[:, :, None].chunk(2, -1)
         kept, fed = torch.exp(-pace * self.decay.exp()), pace * enters * u[..., None]
         h = torch.zeros_like(kept[:, 0]) if state is None else state.before(kept[None, :, 0])[0]
         found = []
         for at in range(x.shape[1]):
-            h = kept[:, at] * h + fed[:, at]
+            h = kept[:, at] * h + fed[:, at]  # at the state
             found.append((h * leaves[:, at]).sum(-1))
         if state is not None:
             state.left(h[None])
@@ -50,7 +50,7 @@ class StateSpace(nn.Module):
         return {}
 
     def first(self, tokens: Tensor, **inputs: Tensor) -> Tensor:
-        return self.layers[0](self.words(tokens))
+        return self.layers[0](self.words(tokens))  # at the inputs
 
     def second(self, hidden: Tensor, **inputs: Tensor) -> Tensor:
         return self.head(self.norm(self.layers[1](hidden)))
@@ -59,7 +59,7 @@ class StateSpace(nn.Module):
         return self.second(self.first(tokens, **inputs), **inputs)
 
     def decode(self, tokens: Tensor, positions: Tensor, states: list[Any]) -> Tensor:
-        x = self.words(tokens)
+        x = self.words(tokens)  # at the inputs
         for layer, state in zip(self.layers, states, strict=True):
             x = layer(x, state)
         return self.head(self.norm(x))

@@ -45,7 +45,10 @@ class Translator(nn.Module):
     def context(self, source: Tensor, source_lengths: Tensor | None = None, **inputs: Tensor) -> dict[str, Any]:
         places = torch.arange(source.shape[1])[None]
         readable = seen(source, source_lengths)
-        return {"read": self.reading(self.words(source) + self.places(places), readable, places), "readable": readable}
+        return {
+            "read": self.reading(self.words(source) + self.places(places), readable, places),
+            "readable": readable,
+        }  # at the inputs
 
     def first(self, source: Tensor, source_lengths: Tensor | None = None, **inputs: Tensor) -> Tensor:
         return self.context(source, source_lengths)["read"]
@@ -59,7 +62,7 @@ class Translator(nn.Module):
     def decode(
         self, tokens: Tensor, positions: Tensor, caches: list[Any] | None, read: Tensor, readable: Tensor | None
     ) -> Tensor:
-        x = self.words(tokens)
+        x = self.words(tokens)  # at the inputs
         mask = None if caches else causal(positions, self.window)
         for layer, cache in zip(self.layers, caches or [None, None], strict=True):
             x = layer(x, mask, positions, (read, readable, cache))
