@@ -84,6 +84,12 @@ READ = {
         "labels in the old order",
         "rows left sorted",
     },
+    "the boundary": {
+        "boundary cut",
+        "last one not handed back",
+        "gradients of the other micro-batch",
+        "scaled at the boundary",
+    },
     "the state": {
         "state begins anew",
         "state of the next row",

@@ -66,7 +66,7 @@ class Gated(nn.Module):
         self.down = nn.Linear(inner, SIZE, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # at the boundary
 
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
