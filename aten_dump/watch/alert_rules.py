@@ -31,8 +31,8 @@ class AlertRules:
         jump: a loss, or the norm of a gradient or activation, is so many standard deviations above what it was in the
             last 20 watched steps (norms by their logarithm). Judged from the ninth watched step on.
         dead: in two watched steps in a row at least this share of a module's units are 0 for the whole batch.
-        ratio: (low, high) of update norm / parameter norm. Not above low, with a gradient and a learning rate that
-            are not 0, the parameter does not move; above high, in two watched steps in a row, it is overwritten.
+        ratio: (low, high) of update norm / parameter norm, in two watched steps in a row. Not above low, with a
+            gradient and a learning rate that are not 0, the parameter does not move; above high it is overwritten.
             Parameters of one dimension, and those that begin as 0, are not held against high.
 
     Raises:
@@ -99,7 +99,8 @@ class Alerts:
         self._before: dict[str, set[Key]] = {}  # what broke a rule in the step before
         self.history: dict[Key, deque[float]] = {}
         self.was_dead: set[Key] = set()
-        self.was_large: set[Key] = set()  # the ratio was
+        self.was_odd: set[Key] = set()  # the ratio was out of range
+        self.is_sick = False  # this step has NaN or Inf
         self.began_as_zero: dict[str, bool] = {}
 
     def judge(self, step: int, seen: Seen) -> list[Alert]:
@@ -141,10 +142,15 @@ def _levels(seen: Seen) -> Iterator[tuple[Key, float]]:
 
 
 def _nonfinite(alerts: Alerts, seen: Seen) -> Iterator[_Broken]:
+    """NaN spreads: only the first watched step that has any is news."""
+    was_sick, alerts.is_sick = alerts.is_sick, False
     for key, tally in seen.tallies.items():
         if seen.skipped and key.kind in ("gradient", "update"):
             continue
-        if tally.nan or tally.infinite:
+        if not tally.nan and not tally.infinite:
+            continue
+        alerts.is_sick = True
+        if not was_sick:
             counts = [f"{count:.0f} {what}" for count, what in ((tally.nan, "NaN"), (tally.infinite, "Inf")) if count]
             yield key, f"has {' and '.join(counts)} in {tally.count:.0f} elements"
 
@@ -173,7 +179,7 @@ def _dead(alerts: Alerts, seen: Seen) -> Iterator[_Broken]:
 
 def _ratio(alerts: Alerts, seen: Seen) -> Iterator[_Broken]:
     low, high = alerts.rules.ratio or (0.0, math.inf)
-    large: set[Key] = set()
+    odd: dict[Key, str] = {}
     for key, update in seen.tallies.items():
         parameter = seen.tallies.get(Key("parameter", key.name))
         if key.kind != "update" or parameter is None:
@@ -183,13 +189,12 @@ def _ratio(alerts: Alerts, seen: Seen) -> Iterator[_Broken]:
         gradient = seen.tallies.get(Key("gradient", key.name), Tally())
         is_asked_to = gradient.rate > 0 and 0 < gradient.squares < math.inf and not seen.skipped
         if (update.squares == 0 or (ratio is not None and ratio <= low)) and is_asked_to:
-            how = "is 0 in all elements" if not ratio else f"is {ratio:.2g} of the parameter's norm"
-            yield key, f"{how}, though its gradient is not 0: the parameter does not move"
+            small = "is 0 in all elements" if not ratio else f"is {ratio:.2g} of the parameter's norm"
+            odd[key] = f"{small}, though its gradient is not 0: the parameter does not move"
         elif ratio is not None and ratio > high and not began_as_zero and parameter.dimensions > 1:
-            if key in alerts.was_large:
-                yield key, f"is {ratio:.2g} of the parameter's norm"
-            large.add(key)
-    alerts.was_large = large
+            odd[key] = f"is {ratio:.2g} of the parameter's norm"
+    yield from ((key, how) for key, how in odd.items() if key in alerts.was_odd)
+    alerts.was_odd = set(odd)
 
 
 _RULES: Final[dict[str, _Rule]] = {"nonfinite": _nonfinite, "jump": _jump, "dead": _dead, "ratio": _ratio}

@@ -78,7 +78,7 @@ class WatchedStep:
     def _install(self) -> None:
         parts = self._watched.parts
         if self._watched.modules:
-            self._patches.append(Patch(nn.Module, "__call__", self._of_modules(nn.Module.__call__)))
+            _MODULE_CALLS.begin(self)
         if "loss" in parts:
             self._patches.append(Patch(torch.autograd, "backward", self._of_backward(torch.autograd.backward)))
             self._patches.append(Patch(torch.amp.GradScaler, "scale", self._of_scale(torch.amp.GradScaler.scale)))
@@ -96,6 +96,7 @@ class WatchedStep:
             hook.remove()
         for patch in reversed(patches):
             patch.undo()
+        _MODULE_CALLS.end(self)
         self._before.clear()
 
     def finish(self, loss: Any = None) -> dict[Key, Tally]:
@@ -128,20 +129,11 @@ class WatchedStep:
 
     # -- activations
 
-    def _of_modules(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        chosen = self._watched.modules
-
-        @functools.wraps(original)
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():
-                return original(module, *args, **kwargs)
-            result = original(module, *args, **kwargs)
-            name = chosen.get(id(module))
-            if name is not None:
-                self._guarded(self._returned, module, name, result)
-            return result
-
-        return __call__
+    def returned(self, module: nn.Module, result: Any) -> None:
+        """Measure what a module has returned, if it is chosen."""
+        name = self._watched.modules.get(id(module))
+        if name is not None:
+            self._guarded(self._returned, module, name, result)
 
     def _returned(self, module: nn.Module, name: str, result: Any) -> None:
         is_evaluation = not module.training and not torch.is_grad_enabled()
@@ -258,6 +250,44 @@ class WatchedStep:
                     wide = torch.float32 if after.element_size() < 4 else after.dtype
                     update = after.detach().to(wide) - before.to(wide)
                 self._measured.add(Key("update", self._name(parameter, label, place)), update, parameter.numel())
+
+
+class _ModuleCalls:
+    """The wrapper of ``nn.Module.__call__``, and the steps that look at what modules return.
+
+    It is one function without a closure: the compiler would guard on what is in that, and compile again in the first
+    step without it.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[WatchedStep] = []
+        self.original: Callable[..., Any] = nn.Module.__call__
+        self._patch: Patch | None = None  # while it is in place, below whatever others have put around it
+
+    def begin(self, step: WatchedStep) -> None:
+        """Show results to a step until `end`."""
+        self.steps.append(step)
+        if self._patch is None:
+            self.original = nn.Module.__call__
+            self._patch = Patch(nn.Module, "__call__", _module_call)
+
+    def end(self, step: WatchedStep) -> None:
+        """Show nothing more to a step. Idempotent."""
+        if step in self.steps:
+            self.steps.remove(step)
+            if not self.steps and self._patch is not None and self._patch.undo():
+                self._patch = None
+
+
+_MODULE_CALLS: Final = _ModuleCalls()
+
+
+def _module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    result = _MODULE_CALLS.original(module, *args, **kwargs)
+    if not is_dynamo_compiling():
+        for step in _MODULE_CALLS.steps:
+            step.returned(module, result)
+    return result
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
