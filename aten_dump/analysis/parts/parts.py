@@ -18,7 +18,7 @@ import torch
 from ...dump import Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
-from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimension_of
+from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 
 _MOST_NOTES: Final = 3
 
@@ -39,7 +39,7 @@ def may_be_in_parts(
 
 
 def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
-    return dimension_of(one, other) is not None or dimension_of(other, one) is not None
+    return bool(dimensions_of(one, other) or dimensions_of(other, one))
 
 
 class PartsFound:
@@ -83,7 +83,8 @@ class PartsFound:
         for side in (0, 1):
             rank = self._sides[side].flow.rank
             for number, rows in self._rows[side].items():
-                found = blocks[1 - side].find(rows, self._noise(side, number))
+                noise = self._noise(side, number)
+                found = blocks[1 - side].find(rows, noise) or blocks[1 - side].find_smaller(rows, noise)
                 if found:
                     parts.append((side, rank.value_by_id(number)))
                     self._note(side, parts[-1][1], found)
@@ -94,7 +95,7 @@ class PartsFound:
         for side in (0, 1):
             for number, seen in covered[side].items():
                 whole = self._sides[side].flow.rank.value_by_id(number)
-                is_covered = covers([block for _, block in seen])
+                is_covered = covers([block for _, block in seen]) or self._is_all_but_zeros(side, number, seen)
                 if is_covered or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
@@ -107,6 +108,11 @@ class PartsFound:
         more = len(self._said) - _MOST_NOTES
         rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
         return (*self._said[:_MOST_NOTES], *rest)
+
+    def _is_all_but_zeros(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
+        """Return True if one part of a value is all of it but for zeros, such as rows that were added to a table."""
+        whole = self._rows[side][number]
+        return any(whole.is_zero_outside(block) for _, block in seen)
 
     def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
         """Note what covers a value: the step after may begin with it."""
@@ -144,7 +150,8 @@ def covers(blocks: Sequence[Block]) -> bool:
     """Return True if blocks cover a tensor along one dimension."""
     by_dim: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        by_dim[block.dim].append(block)
+        if block.within is None:
+            by_dim[block.dim].append(block)
     return any(_reaches_all(sorted(some, key=lambda one: one.start)) for some in by_dim.values())
 
 
