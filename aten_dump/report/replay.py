@@ -25,6 +25,8 @@ def answer_lines(found: Replay) -> Iterator[str]:
         others = len(found.suspects) - 1
         if others:
             yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+    elif found.layers:
+        yield f"each op of {where} is as near as an honest implementation is, but a compiler made another function"
     elif found.lacks:
         yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
@@ -35,6 +37,7 @@ def answer_lines(found: Replay) -> Iterator[str]:
         yield f"replayed {where} in the recorded dtypes"
     else:
         yield f"no op of {where} could be replayed"
+    yield from (f"  Layer: {fault}" for fault in found.layers)
     yield from _counts(found)
 
 
