@@ -235,8 +235,9 @@ def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> 
         kept = [one for one in later if one not in graph.inplaced_to_remove]  # others never leave the registers
         is_written = not definition.startswith("const")
         is_read = (not is_written or name.startswith(_IN_OUT)) and not buffers.is_made_here(first)
-        reads = " ".join(buffers.nodes_before(first)) if is_read else ""
         writes = buffers.node_left_in(kept[-1] if kept else given) if is_written else ""
+        is_read = is_read or buffers.adds_to(first, writes)
+        reads = " ".join(buffers.nodes_before(first)) if is_read else ""
         if later and not kept:
             writes = reads.partition(" ")[0]
         read_as = buffers.geometry(first) if is_read and first != given else None
@@ -298,6 +299,13 @@ class _Buffers:
         writes_in_place = any(self._real.get(name) == buffer for name in self._here)
         left = self.node_left_in(buffer) if writes_in_place else ""
         return [node for node in self.nodes_in(buffer) if node != left]
+
+    def adds_to(self, buffer: str, writes: str) -> bool:
+        """Return True if what a kernel leaves in a buffer is made of what was there: a scatter reads what it writes."""
+        node = self._nodes.get(writes)
+        if node is None or self.is_made_here(buffer) or _copies_to_input(node) or not node.args:
+            return False
+        return getattr(node.args[0], "name", None) in self.nodes_before(buffer)
 
     def node_left_in(self, buffer: str) -> str:
         """Return the node whose result the kernel leaves in a buffer, "" where it is not known."""

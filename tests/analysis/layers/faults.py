@@ -1,4 +1,4 @@
-"""Faults put into each layer of inductor, and the small network that they are put under."""
+"""Faults put into each layer of inductor, each with a small function that shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode
@@ -18,24 +18,7 @@ aten = torch.ops.aten
 Inject = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-class Net(nn.Module):
-    """Has every op that a fault is about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.norm = nn.Linear(16, 32), nn.Linear(32, 8), nn.LayerNorm(32)
-        self.scale = 2.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.silu(self.norm(F.gelu(self.one(x)))) * self.scale
-        h = F.leaky_relu(F.softplus(h) - 0.5, 0.1) + F.elu(h).clamp(-0.9, 2.0)
-        h = (
-            torch.relu(self.two(h))
-            + F.hardswish(self.two(h))
-            + torch.addcmul(h[:, :8], h[:, 8:16], h[:, 16:24], value=0.5)
-        )
-        found: Tensor = torch.lerp(h.softmax(-1), h.log_softmax(-1).tanh(), 0.3) + F.smooth_l1_loss(h, x[:, :8])
-        return found
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,11 +29,15 @@ class Fault:
         layer: that it is in.
         named: what the name of the culprit has in it.
         inject: puts it in.
+        function: that is compiled while it is there.
+        is_trained: a backward is run too.
     """
 
     layer: str
     named: str
     inject: Inject
+    function: Function
+    is_trained: bool = False
 
 
 @contextlib.contextmanager
@@ -122,64 +109,71 @@ def _lowering(op: Any, change: Callable[[Any, Callable[..., Any]], Any]) -> Iter
         lowerings[op] = before
 
 
-def _decomposed(op: Any, change: Callable[[Tensor], Tensor] = _scaled) -> Fault:
-    return Fault("decomposition", op.name().partition(".")[0], lambda: _decomposition(op, _first(change)))
+def _decomposed(
+    op: Any, function: Function, change: Callable[[Tensor], Tensor] = _scaled, *, is_trained: bool = False
+) -> Fault:
+    name = op.name().partition(".")[0]
+    return Fault("decomposition", name, lambda: _decomposition(op, _first(change)), function, is_trained)
+
+
+def _in_pass(where: str, change: Callable[[Any], None], *, is_trained: bool = False) -> Fault:
+    return Fault("pass", where, lambda: _pass(where, change), lambda x: torch.sin(x) * 1.5 + x, is_trained)
+
+
+def _in_lowering(op: Any, function: Function) -> Fault:
+    return Fault("kernel", "cpp_fused", lambda: _lowering(op, lambda made, mul: mul(made, 1.03)), function)
+
+
+def _in_code(before: str, after: str, function: Function, *, is_trained: bool = False) -> Fault:
+    return Fault("kernel", "cpp_fused", lambda: _code(before, after), function, is_trained)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, (16,))
 
 
 FAULTS: dict[str, Fault] = {
-    "decomposition of gelu": _decomposed(aten.gelu.default),
-    "decomposition of gelu, one element": _decomposed(
-        aten.gelu.default, lambda t: t.index_fill(0, torch.tensor([0]), 0.0)
+    "decomposition of gelu": _decomposed(aten.gelu.default, F.gelu),
+    "decomposition of gelu, negative numbers": _decomposed(aten.gelu.default, F.gelu, torch.relu),
+    "decomposition of silu": _decomposed(aten.silu.default, F.silu),
+    "decomposition of softplus": _decomposed(aten.softplus.default, F.softplus),
+    "decomposition of leaky_relu": _decomposed(aten.leaky_relu.default, F.leaky_relu, torch.relu),
+    "decomposition of elu": _decomposed(aten.elu.default, F.elu),
+    "decomposition of hardswish": _decomposed(aten.hardswish.default, F.hardswish),
+    "decomposition of native_layer_norm": _decomposed(aten.native_layer_norm.default, _norm),
+    "decomposition of _softmax": _decomposed(aten._softmax.default, lambda x: x.softmax(-1)),
+    "decomposition of _log_softmax": _decomposed(aten._log_softmax.default, lambda x: x.log_softmax(-1)),
+    "decomposition of addcmul": _decomposed(aten.addcmul.default, lambda x: torch.addcmul(x, x, x.sin(), value=0.5)),
+    "decomposition of lerp": _decomposed(aten.lerp.Scalar, lambda x: torch.lerp(x, x.sin(), 0.3)),
+    "decomposition of gelu_backward": _decomposed(aten.gelu_backward.default, F.gelu, is_trained=True),
+    "decomposition of silu_backward": _decomposed(aten.silu_backward.default, F.silu, is_trained=True),
+    "decomposition of elu_backward": _decomposed(aten.elu_backward.default, F.elu, is_trained=True),
+    "decomposition of native_layer_norm_backward": _decomposed(
+        aten.native_layer_norm_backward.default, _norm, is_trained=True
     ),
-    "decomposition of silu": _decomposed(aten.silu.default),
-    "decomposition of softplus": _decomposed(aten.softplus.default),
-    "decomposition of leaky_relu": _decomposed(aten.leaky_relu.default, torch.relu),
-    "decomposition of elu": _decomposed(aten.elu.default),
-    "decomposition of hardswish": _decomposed(aten.hardswish.default),
-    "decomposition of native_layer_norm": _decomposed(aten.native_layer_norm.default),
-    "decomposition of _softmax": _decomposed(aten._softmax.default),
-    "decomposition of _log_softmax": _decomposed(aten._log_softmax.default),
-    "decomposition of addcmul": _decomposed(aten.addcmul.default),
-    "decomposition of lerp": _decomposed(aten.lerp.Scalar),
-    "decomposition of gelu_backward": _decomposed(aten.gelu_backward.default),
-    "decomposition of silu_backward": _decomposed(aten.silu_backward.default),
-    "decomposition of elu_backward": _decomposed(aten.elu_backward.default),
-    "decomposition of _softmax_backward_data": _decomposed(aten._softmax_backward_data.default),
-    "decomposition of native_layer_norm_backward": _decomposed(aten.native_layer_norm_backward.default),
-    "pass after all, another op": Fault(
-        "pass", "post_grad_custom_post_pass", lambda: _pass("post_grad_custom_post_pass", _other_op)
-    ),
-    "pass before all, another op": Fault(
-        "pass", "post_grad_custom_pre_pass", lambda: _pass("post_grad_custom_pre_pass", _other_op)
-    ),
-    "joint pass, another number": Fault(
-        "pass", "joint_custom_pre_pass", lambda: _pass("joint_custom_pre_pass", _other_number)
-    ),
-    "joint pass after all, another op": Fault(
-        "pass", "joint_custom_post_pass", lambda: _pass("joint_custom_post_pass", _other_op)
-    ),
-    "lowering of tanh": Fault(
-        "kernel", "tanh", lambda: _lowering(aten.tanh.default, lambda made, mul: mul(made, 1.03))
-    ),
-    "lowering of erf": Fault("kernel", "gelu", lambda: _lowering(aten.erf.default, lambda made, mul: mul(made, 1.03))),
-    "code of erf": Fault("kernel", "gelu", lambda: _code(".erf()", ".tanh()")),
-    "code of exp": Fault("kernel", "exp", lambda: _code("static_cast<float>(0.044", "static_cast<float>(0.1")),
-    "code of a maximum": Fault("kernel", "softmax", lambda: _code("tmp_acc0_vec.store(", "(tmp_acc0_vec*1.5f).store(")),
-    "code of tanh": Fault("kernel", "tanh", lambda: _code(".tanh()", ".sin()")),
-    "code of a constant": Fault("kernel", "", lambda: _code("static_cast<float>(0.3", "static_cast<float>(0.31")),
+    "pass after all, another op": _in_pass("post_grad_custom_post_pass", _other_op),
+    "pass before all, another op": _in_pass("post_grad_custom_pre_pass", _other_op),
+    "pass after all, another number": _in_pass("post_grad_custom_post_pass", _other_number),
+    "joint pass before all, another number": _in_pass("joint_custom_pre_pass", _other_number, is_trained=True),
+    "joint pass after all, another op": _in_pass("joint_custom_post_pass", _other_op, is_trained=True),
+    "lowering of tanh": _in_lowering(aten.tanh.default, lambda x: x.tanh() + 1),
+    "lowering of erf": _in_lowering(aten.erf.default, F.gelu),
+    "lowering of sigmoid": _in_lowering(aten.sigmoid.default, F.silu),
+    "code of erf": _in_code(".erf()", ".tanh()", F.gelu),
+    "code of tanh": _in_code(".tanh()", ".sin()", lambda x: x.tanh() + 1),
+    "code of a constant": _in_code("static_cast<float>(0.5)", "static_cast<float>(0.51)", F.gelu),
+    "code of a loop": _in_code("static_cast<int64_t>(16L)", "static_cast<int64_t>(8L)", lambda x: x.cos().sum(0)),
+    "code of a backward": _in_code(".exp()", ".sin()", F.elu, is_trained=True),
 }
-del FAULTS["code of exp"]
 
 
-def record(path: Path, *, compiled: bool = True, steps: int = 1) -> str:
-    """Train the network for some steps, recorded, and return the path."""
+def record(path: Path, fault: Fault, *, compiled: bool = True) -> str:
+    """Run the function of a fault once, recorded, and return the path."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
-    net = Net()
-    forward = torch.compile(net) if compiled else net
-    with DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels"), model=net) as dump:
-        for number in range(steps):
-            x = torch.randn(4, 16, generator=torch.Generator().manual_seed(number))
-            (forward(x) * torch.arange(8.0)).square().mean().backward()
-            dump.step()
+    function = torch.compile(fault.function) if compiled else fault.function
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(3)).requires_grad_(fault.is_trained)
+    with DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels")):
+        found = function(x) * 2.0
+        if fault.is_trained:
+            found.square().sum().backward()
     return str(path)

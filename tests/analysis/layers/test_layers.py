@@ -23,7 +23,7 @@ QUICK = ["decomposition of gelu"]
 
 
 def test_an_honest_compiler_has_no_fault(tmp_path: Path) -> None:
-    path = record(tmp_path / "dump")
+    path = record(tmp_path / "dump", FAULTS["decomposition of gelu_backward"])
     rank = open_dump(path).step(0).rank(0)
     parts = {(stage.part, stage.made_by) for stage in rank.kernels.stages}
     assert {("joint", "captured"), ("forward", "partitioned"), ("backward", "partitioned")} <= parts
@@ -38,7 +38,7 @@ def test_an_honest_compiler_has_no_fault(tmp_path: Path) -> None:
 def test_a_fault_is_named_with_its_layer(tmp_path: Path, name: str) -> None:
     fault = FAULTS[name]
     with fault.inject():
-        path = record(tmp_path / "dump")
+        path = record(tmp_path / "dump", fault)
     found = replay(path)
     assert [one.layer for one in found.layers[:1]] == [fault.layer], [str(one) for one in found.layers]
     assert fault.named in found.layers[0].name
@@ -52,9 +52,10 @@ def test_a_fault_is_named_with_its_layer(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["decomposition of gelu", "pass before all, another op"])
 def test_compare_says_which_layer(tmp_path: Path, name: str) -> None:
-    with FAULTS[name].inject():
-        wrong = record(tmp_path / "wrong")
-    found = compare(wrong, record(tmp_path / "eager", compiled=False))
+    fault = FAULTS[name]
+    with fault.inject():
+        wrong = record(tmp_path / "wrong", fault)
+    found = compare(wrong, record(tmp_path / "eager", fault, compiled=False))
     assert found.exit_code == 1
     assert f"layer, in the target: {replay(wrong).layers[0]}" in found.answer()
 
