@@ -84,6 +84,7 @@ READ = {
         "labels in the old order",
         "rows left sorted",
     },
+    "the keys": {"v taken for k"},
     "the boundary": {
         "boundary cut",
         "last one not handed back",

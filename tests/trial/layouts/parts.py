@@ -56,7 +56,9 @@ class Attention(nn.Module):
         if cache is not None:
             k, v, mask = cache.add(k, v, positions)
         k, v = (t.repeat_interleave(self.heads // self.keys, 1) for t in (k, v))
-        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))  # at the mask
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+        )  # at the mask, the keys
 
 
 class Gated(nn.Module):
