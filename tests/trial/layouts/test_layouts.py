@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import slow_but_for
 from tests.trial.rewritings.examine import RIGHT, Case, examine
 
 from .cases import KINDS, Layouts, asked, cases_of, kinds_of, load
@@ -56,6 +57,22 @@ SAMPLE = [  # one of each layout, of a program that is compared soon
 ]
 
 
+# These take five seconds each; `make test-slow` runs them.
+LONG = {
+    f"way {kind}"
+    for kind in (
+        "a packed sequence",
+        "a growing cache",
+        "a paged cache",
+        "a sliding window",
+        "micro-batches by tokens",
+        "workers in one process",
+        "stages by hand",
+    )
+}
+QUICK = [case for case in SAMPLE if case.target[0] not in LONG]
+
+
 def test_there_are_many_layouts_of_many_programs() -> None:
     assert len(PROGRAMS) == 8 and len(KINDS) >= 12
     assert all(len(kinds_of(program)) >= 9 for program in PROGRAMS.values())
@@ -89,7 +106,7 @@ def ran(program: Layouts, way: str) -> Run:
     return found
 
 
-@pytest.mark.parametrize("case", SAMPLE, ids=str)
+@pytest.mark.parametrize("case", slow_but_for(QUICK, SAMPLE), ids=str)
 def test_what_compare_says_of_a_layout(case: Case, tmp_path: Path) -> None:
     said = examine(case, PROGRAMS[case.program], tmp_path)
     assert said.outcome in RIGHT, f"{said.outcome}: {said.answer or said.text}"
