@@ -24,7 +24,7 @@ class Loop:
     def step(self, on: Run) -> None:
         batch = self.task.equal[self.at % 2]
         if self.at > 1:
-            batch = batch.rows(torch.tensor([1, 3, 0, 2]))
+            batch = batch.rows(torch.tensor([1, 3, 0, 2]))  # at position in the data
         output = self.model(**batch.inputs)  # at position in the data
         kept = torch.rand(output.shape, generator=self.noise) > 0.1
         output = output * kept / 0.9  # at RNG of the dropout
