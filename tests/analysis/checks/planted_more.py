@@ -271,9 +271,8 @@ def module_softmax_of_one(path: Path) -> None:
 @planted("softmax-of-one")
 def log_softmax_of_one(path: Path) -> None:
     model = nn.Linear(6, 1)
-    train(
-        path, model, lambda: F.nll_loss(F.log_softmax(model(batch()[0]), 1), torch.zeros(16, dtype=torch.long))
-    )  # bug
+    labels = torch.zeros(16, dtype=torch.long)
+    train(path, model, lambda: F.nll_loss(F.log_softmax(model(batch()[0]), 1), labels))  # bug
 
 
 @planted("softmax-twice")
