@@ -22,6 +22,7 @@ ROOT = PACKAGE.name
 
 LEAVES = {
     "errors",
+    "choices",
     "config",
     "geometry",
     "torch_names",
@@ -35,6 +36,7 @@ READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "choices": set(),
     "geometry": set(),
     "patterns": {"errors"},
     "plain_text": set(),

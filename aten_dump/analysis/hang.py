@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..choices import PATIENCE_S
 from ..dump import Dump, open_dump
 from ..dump.shown.step_ranks import named
 from ..errors import MissingDataError
@@ -20,7 +21,6 @@ from .waiting.meetings_begun import BegunStep, Key, Meet, Reading, read_begun
 from .waiting.open_meetings import OpenMeeting, open_meetings
 from .waiting.rank_lives import Life, lives_of
 
-PATIENCE_S: Final = 30.0
 _MOST_LINES: Final = 16  # about ranks
 _LABELS: Final = {
     "apart": "Ranks go apart",

@@ -89,11 +89,14 @@ class Left:
 
 
 def _within_compiled(flow: DataFlow) -> set[int]:
-    """Return the storages that calls within compiled regions look at and no other call: what a compiler works in."""
+    """Return the storages that calls within compiled regions look at and no other call: what a compiler works in.
+
+    Where its kernels were recorded, so was what it allocates: what they are given from outside is the program's.
+    """
     within: set[int] = set()
     outside: set[int] = set()
     for call in flow.calls() if runs_compiled(flow) else ():
-        found = within if is_compiled(call.parent) else outside
+        found = within if is_compiled(call.parent) and call.kernel is None else outside
         found.update(value.storage for _, value in (*call.input_values(), *call.result_values()))
     return within - outside
 

@@ -30,7 +30,7 @@ from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
 from ..rerun.arguments.memory_need import first_cause, ran_out
-from ..rerun.kernel_ops import unknown_slots
+from ..rerun.kernel_ops import behind_unknown, unknown_slots
 from ..rerun.run_op import result_slots, run_on, said_by
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
@@ -231,6 +231,7 @@ class Evaluation:
         self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []
         self._began: dict[int, int] = {}
+        self._behind: dict[int, torch.Tensor] = {}  # what kernels were given that made what has no name, by value id
         self._partly: set[int] = set()  # storages that were written in part last
         self.wholes: list[Signature] = []
         self._brought: dict[int, dict[str, torch.Tensor]] = {}  # by collectives that other ranks began, by call
@@ -527,14 +528,21 @@ class Evaluation:
         if plan.draws:
             raise ReplayError("it draws random numbers")
 
+        unknown = unknown_slots(plan.call)
+        for _, value in plan.reads if unknown else ():  # what reads the results is computed from what made them
+            self._behind[value.id] = self._memory.find(value).clone()
+        behind = {value.id for value in behind_unknown(plan.call).values()}
+
         def given(value: Value) -> torch.Tensor:
+            if value.id in behind and value.id in self._behind:
+                return self._behind[value.id]
             if value.id not in plan.read:
                 return self._memory.blank(value)
             tensor = self._memory.find(value)
             return _as_held(tensor, value) if plan.makes_integers else tensor
 
         made = dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
-        for slot in unknown_slots(plan.call):
+        for slot in unknown:
             recorded = _recorded(plan.results[slot]) if slot in plan.results else None
             if recorded is not None:
                 laid(recorded, made[slot])

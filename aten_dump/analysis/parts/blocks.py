@@ -67,9 +67,14 @@ class Rows:
     __slots__ = ("last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Read a tensor, float[..., last]; of one dimension, each element is a row."""
+        """Read a tensor, [..., last]; of one dimension, or of integers, each element is a row.
+
+        Of integers that are the same for all samples, those of one count: positions, and masks.
+        """
         found = tensor.detach().to("cpu", torch.float64)
-        found = found.unsqueeze(-1) if found.dim() == 1 else found
+        if tensor.dim() > 1 and not tensor.is_floating_point() and bool((found == found[:1]).all()):
+            found = found[:1]
+        found = found.unsqueeze(-1) if _has_rows_of_one(tensor) else found
         self.shape = tuple(found.shape)
         self.last = self.shape[-1]
         columns = torch.arange(self.last, dtype=torch.float64)
@@ -227,9 +232,13 @@ def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
     return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
+def _has_rows_of_one(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 or not tensor.is_floating_point()
+
+
 def can_be_block(tensor: torch.Tensor) -> bool:
     """Return True if a tensor can be looked for, or in, and what is kept of it is not too much."""
-    rows = tensor.numel() if tensor.dim() == 1 else math.prod(tensor.shape[:-1])
+    rows = tensor.numel() if _has_rows_of_one(tensor) else math.prod(tensor.shape[:-1])
     return (
         tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.dtype is torch.bool)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from ...analysis.hang import PATIENCE_S, Hang, hang
+from ...analysis.hang import Hang, hang
+from ...choices import PATIENCE_S
 from ...dump import open_dump
 from ..console import count_progress, echo, print_lines
 from ..options import dump_argument, format_option
