@@ -152,19 +152,6 @@ def stepped_by_a_helper_too(path: Path) -> None:
 
 
 @planted("no-optimizer")
-def head_made_after_the_optimizer(path: Path) -> None:
-    model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))})
-    optimizer = torch.optim.AdamW(model.parameters())
-    model["net"][2] = nn.Linear(8, 3)
-
-    def loss() -> Tensor:
-        x, y = batch()
-        return F.cross_entropy(model["net"](x), y)  # bug
-
-    train(path, model, loss, optimizer)
-
-
-@planted("no-optimizer")
 def norm_scale_left_out(path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
 
