@@ -76,8 +76,9 @@ class Hang:
             yield f"... {len(alike) - _MOST_LINES} more such lines; --format json has all"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return it as plain values; ``docs/json/hang.schema.json`` describes them."""
         return {
+            "schema": 1,
             "exit_code": self.exit_code,
             "findings": [finding.row for finding in self.findings],
             "open": [_open_row(meeting) for meeting in self.open],
