@@ -277,7 +277,7 @@ mutants: .mutants/ready ## Change the package in one place at a time: do the tes
 	@touch $@
 
 docs: .docs/ready ## Build the documentation into build/site: no warning, no dead link, nothing from the network (Python >= 3.11)
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .docs/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .docs/bin/mkdocs build
 	@echo "make: wrote build/site; look at it with: $(RUN) -m http.server -d build/site"
 
 # Its own environment, on top of ours: the pages of commands are made by the command line itself.

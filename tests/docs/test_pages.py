@@ -63,3 +63,10 @@ def test_the_glossary_has_the_words_of_messages() -> None:
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
     for word in ("call", "value", "slot", "step", "floor", "level", "target", "baseline"):
         assert f"| **{word}** |" in text
+
+
+def test_the_menu_of_the_site_has_every_page() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    assert len(pages) > 40
+    assert [page for page in pages if f" {page}\n" not in menu] == []
