@@ -34,7 +34,7 @@ from tests.checkout import ROOT
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+|\b\d{3,}\b|\b\d{1,3}(?:,\d{3})+\b|0x[0-9a-f]+")
-DISTANCE = re.compile(r"\b(\d+) (?:ulp|min|s|ms|us)\b")
+DISTANCE = re.compile(r"\b(\d+) (?:ulp|KiB|MiB|min|s|ms|us)\b")
 STARTED = ("run", "serve")
 
 
