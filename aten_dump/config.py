@@ -23,7 +23,7 @@ DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
 IO = Literal["all", "input", "output"]
 HashName = Literal["xxh3", "md5", "crc32", "sha256"]
 OnError = Literal["raise", "warn"]
-Dedup = Literal["version", "content"]
+Dedup = Literal["version", "content", "sample"]
 Compile = Literal["eager", "opaque", "kernels"]
 Durability = Literal["async", "step", "fsync"]
 SavedTensors = Literal["nodes", "hooks"]
@@ -170,7 +170,8 @@ class DumpConfig:
         overwrite: replace an existing dump at `path`.
         dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
             also its bytes are the same, which finds writes without an op (numpy, hand-launched kernels) at the
-            cost of hashing every tensor whenever it is seen.
+            cost of hashing every tensor whenever it is seen; ``"sample"``, the same by some words of each tensor in
+            host memory, which finds what writes all of a tensor at a small cost.
         compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
             their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels
             of each call; ``"kernels"`` runs them compiled, and records each kernel that inductor generated as a call

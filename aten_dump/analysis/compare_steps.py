@@ -23,6 +23,7 @@ from .explanation.rank_verdict import RankVerdict, counts_of
 from .explanation.state_names import begins_otherwise
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
+from .layers.between import layer_notes
 from .meetings.evaluated_collectives import collectives_of
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
@@ -185,7 +186,7 @@ def _compared(
     findings = sorted([*verdict.findings, *casts], key=lambda finding: finding.order)
     if findings and before is None and not found.reordered:
         notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
-    notes = [*near_ties(found.sides, pairs), *notes]
+    notes = [*near_ties(found.sides, pairs), *layer_notes(ranks, findings), *notes]
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     # An op on distributed tensors is judged by the ops on what the rank holds of them.

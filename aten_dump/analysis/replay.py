@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -27,6 +28,8 @@ from .executors import each_rank
 from .given_device import usable_device
 from .given_dumps import Given, rank_of
 from .host_default import made_on_the_host
+from .layers.layer_fault import LayerFault
+from .layers.layers import layer_faults
 from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
 from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
@@ -106,8 +109,11 @@ def replay(
             raise ReplayError(f"substitute runs the recorded dtypes; dtype={dtype} does not go with it, leave it out")
         with allowing(allow_ops):
             return graft(rank, substitute, keep=keep, device=place)
+    casts = _casts(torch.float64 if dtype == AUTO else dtype)
     with allowing(allow_ops):
-        return _replay_calls(rank, calls, _casts(torch.float64 if dtype == AUTO else dtype), place, progress)
+        found = _replay_calls(rank, calls, casts, place, progress)
+        is_whole = not isinstance(target, (Call, Sequence)) or isinstance(target, str)
+        return replace(found, layers=_layers(rank, found)) if casts and is_whole else found
 
 
 def calls_of(target: Call | Sequence[Call] | Given, *, needs_bytes: bool = True) -> tuple[RankDump, list[Call]]:
@@ -214,6 +220,17 @@ def _replay_calls(
     dtype = "float64" if casts else "recorded"
     lacks = lacks_with(rank.lacks, damage)
     return Replay(path, rank.step, rank.rank, str(device), dtype, tuple(ops), tuple(skipped), lacks)
+
+
+def _layers(rank: RankDump, found: Replay) -> tuple[LayerFault, ...]:
+    """Return which layers of a compiler are wrong; () where that cannot be asked."""
+    wrong = [(rank.call(op.call_id), op.worst.error) for op in found.suspects]
+    try:
+        return tuple(layer_faults(rank, wrong))
+    except FormatError:
+        raise
+    except AtenDumpError:
+        return ()
 
 
 def _without_value(error: AtenDumpError) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dump import Call
+from .layers.layer_fault import LayerFault
 from .notebook_view import replay_html
 from .rerun.rounding_error import SUSPECT, LocalError
 
@@ -74,6 +75,7 @@ class Replay:
     ops: tuple[ReplayedOp, ...]  # the worst first
     skipped: tuple[Skipped, ...]  # in execution order
     lacks: str = ""  # what the recording lacks, of which an op may be off too; "" for a whole one
+    layers: tuple[LayerFault, ...] = ()  # of a compiler that made another function; of a whole step and rank alone
 
     @property
     def suspects(self) -> tuple[ReplayedOp, ...]:

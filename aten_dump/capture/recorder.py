@@ -51,7 +51,7 @@ class StepRecorder:
             Keeper(config, sink, self.seconds, around.observe),
             step.interner,
             step.coverage,
-            UnseenWrites(self.seconds) if config.dedup == "content" else None,
+            None if config.dedup == "version" else UnseenWrites(self.seconds, sampled=config.dedup == "sample"),
         )
         self.flights = Flights(values.storages, sink.emit)
         self._runs = NodeRuns(config, step, values, around.modes, self._record_gradients)

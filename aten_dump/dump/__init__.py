@@ -8,7 +8,7 @@ asked for, bytes are read by ``Value.tensor``. No accelerator is needed to read 
 from .argument_decoding import Frame, GeneratorRef, ObjectRef, ReprRef
 from .handle_sequences import Calls, Values
 from .handles import Call, Value
-from .kernels import CompiledKernel, GraphNode, NodeRef
+from .kernels import CompiledKernel, DecomposedOp, GraphNode, GraphStage, NodeRef
 from .loss_scale import LossScale
 from .rank import RankDump
 from .root import Dump, Step, open_dump, rank_at, run_at
@@ -19,10 +19,12 @@ __all__ = [
     "Call",
     "Calls",
     "CompiledKernel",
+    "DecomposedOp",
     "Dump",
     "Frame",
     "GeneratorRef",
     "GraphNode",
+    "GraphStage",
     "LossScale",
     "NodeRef",
     "ObjectRef",

@@ -21,6 +21,7 @@ from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.recordings_in_notebook import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors, scopes
+from .unseen_writes import UNSEEN, UnseenWrite, named, unseen_writes
 from .wholeness import State, lacks_of, state_of
 from .why_absent import missing_parts, no_such_call, why_no_calls
 
@@ -80,7 +81,12 @@ class RankDump(Recording):
     @property
     def notes(self) -> list[records.Note]:
         """What was not seen, not stored, or went wrong while recording."""
-        return list(self.tables.notes)
+        return [named(self, note) if note.code == UNSEEN else note for note in self.tables.notes]
+
+    @property
+    def unseen_writes(self) -> list[UnseenWrite]:
+        """Memory that changed although no op wrote to it, if the recording looked for that (``dedup``)."""
+        return unseen_writes(self)
 
     @property
     def why_no_calls(self) -> str | None:

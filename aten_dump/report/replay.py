@@ -35,6 +35,8 @@ def _answer(found: Replay) -> Iterator[str]:
         others = len(found.suspects) - 1
         if others:
             yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+    elif found.layers:
+        yield f"each op of {where} is as near as an honest implementation is, but a compiler made another function"
     elif found.lacks:
         yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
@@ -45,6 +47,7 @@ def _answer(found: Replay) -> Iterator[str]:
         yield f"replayed {where} in the recorded dtypes"
     else:
         yield f"no op of {where} could be replayed"
+    yield from (f"  Layer: {fault}" for fault in found.layers)
 
 
 def all_lines(found: Sequence[Replay]) -> Iterator[str]:
@@ -65,13 +68,17 @@ def all_lines(found: Sequence[Replay]) -> Iterator[str]:
 
 def first_suspect(found: Sequence[Replay]) -> Replay | None:
     """Return the first step and rank with an op that is off; of a step, the one whose op is furthest off."""
-    sick = [(one.step, -one.guilty.ratio, one.rank, one) for one in found if one.guilty is not None]
-    return min(sick, key=lambda item: item[:3])[-1] if sick else None
+    sick = [one for one in found if one.guilty is not None or one.layers]
+    return min(
+        sick, key=lambda one: (one.step, 0.0 if one.guilty is None else -one.guilty.ratio, one.rank), default=None
+    )
 
 
 def _in_short(found: Replay) -> str:
     if found.guilty is not None:
         return f"{found.guilty.name} ({found.guilty.op}) is the first suspect"
+    if found.layers:
+        return f"a compiler made another function: {found.layers[0]}"
     if found.lacks:
         return f"whether an op is off is not known: the recording is {reason_of(found.lacks)}"
     if not found.ops:

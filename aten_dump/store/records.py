@@ -46,6 +46,7 @@ OPTIMIZER_GROUPS: Final = 25
 PARAMETERS: Final = 26
 GRAPH: Final = 27
 KERNEL: Final = 28
+STAGE: Final = 29
 
 # Codes inside records. The position in the tuple is the code on disk.
 CALL_KINDS: Final = ("aten", "api", "module", "node")
@@ -82,7 +83,7 @@ TREE_GENERATOR: Final = 8  # [8, device, seed]; seed is an int or None where it 
 TREE_COMPLEX: Final = 9  # [9, real, imag]
 TREE_OBJECT: Final = 10  # [10, "package.Class"]: seen, not recorded further
 TREE_BYTES: Final = 11  # [11, repr of a value that has no form of its own: an int over 64 bit, an enum, a slice]
-TREE_NODE: Final = 12  # [12, "mul_3"]: what a node of a compiled graph made; in Graph records alone
+TREE_NODE: Final = 12  # [12, "mul_3"]: what a node of a compiled graph made; in Graph and Stage records alone
 
 Tree = Any  # a recursive msgpack value; see TREE_* above
 TreePath = tuple[Any, ...]  # steps from the root of a tree: positions and keys
@@ -386,10 +387,23 @@ class Kernel(NamedTuple):
     made: list[str]  # for each tensor of ``out``, the node whose result it is; "" where that is not known
 
 
+class Stage(NamedTuple):
+    """A graph on its way through a compiler: as it was captured, or as a pass left it."""
+
+    kind: int
+    id: int
+    graph: str  # what the names of the `Graph`s made of it begin with: "0" of "0_forward" and "0_backward"
+    part: str  # "joint" for forward and backward together, else "forward", "backward" or "inference"
+    made_by: str  # "captured", "partitioned", "other passes", or "pass " and its name
+    nodes: Sequence[Tree]  # that no stage of `graph` had before, each as in Graph; the last of a graph is its "output"
+    order: list[int]  # all its nodes, each by its place among the nodes of the stages of `graph`, counted from 0
+    decomposed: Sequence[Tree]  # each [1, op, [1, argument, ...], [3, keyword, argument, ...], [1, node made, ...]]
+
+
 Record: TypeAlias = (
     Header | Text | Op | Frame | Stack | Storage | Value | Shard | Blob | Data | Statistics | Hash | Same
     | Open | Call | Saved | Gradient | Note | Check | Commit | Random | Packed | Fetched | Mode
-    | OptimizerGroups | Parameters | Graph | Kernel
+    | OptimizerGroups | Parameters | Graph | Kernel | Stage
 )  # fmt: skip
 
 RECORD_TYPES: Final[dict[int, type[tuple[Any, ...]]]] = dict(enumerate(get_args(Record), HEADER))  # in order of kind

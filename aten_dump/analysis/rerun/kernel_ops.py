@@ -4,11 +4,14 @@ Theory of operation
     The nodes of the graph between what a kernel is given and what it makes are run one after the other, each an op of
     torch's. Run in float64 this is the function that the kernel stands for, without any rounding between; run in the
     recorded dtypes it is what a program as written would do, and says how far an honest kernel may be off.
+    A kernel may leave what no node stands for (sums of squares, of which the next kernel makes a variance). What reads
+    that is computed from what the kernel before was given.
     Each node's op is asked for as the op of any call of a dump (`allowed_ops`), so that no graph runs anything else.
 """
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +21,7 @@ import torch
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
+from ...torch_names import has_kernel
 from ..composed_ops import composed
 from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
@@ -25,6 +29,8 @@ from .arguments.argument_checks import check_arguments
 from .shared_memory import wide
 
 _CPU: Final = torch.device("cpu")
+_PRIMS: Final = "prims::"
+_OF_INDUCTOR: Final = "torch._inductor.inductor_prims"  # registers ops that are in its graphs alone, as it is imported
 _SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, and what takes a tensor out of several
     f"_operator.{name}": getattr(operator, name)
     for name in (
@@ -59,8 +65,26 @@ def unknown_slots(call: Call) -> frozenset[str]:
     return frozenset(f"mutated.out.{place}" for place, name in enumerate(made) if not name)
 
 
+def behind_unknown(call: Call) -> dict[str, Value]:
+    """Return what the makers of a kernel's nameless inputs were given, by node: the kernel is computed from that."""
+    kernel = call.kernel
+    found: dict[str, Value] = {}
+    for names, item in zip(kernel.given, call.inputs[0], strict=False) if kernel is not None else ():
+        maker = item.producer[0] if isinstance(item, Value) and not names and item.producer is not None else None
+        if maker is None or maker.kernel is None or maker.kernel.graph != (kernel and kernel.graph):
+            continue
+        found |= behind_unknown(maker)
+        for given, value in zip(maker.kernel.given, maker.inputs[0], strict=False):
+            found |= {name: value for name in given if isinstance(value, Value)}
+    return found
+
+
 class KernelOp(FusedOp):
-    """What the kernel of a call computes."""
+    """What the kernel of a call computes.
+
+    Attributes:
+        behind: by node, what is known beside the arguments of the call (`behind_unknown`).
+    """
 
     def __init__(self, call: Call, kernel: CompiledKernel) -> None:
         args, kwargs = call.inputs
@@ -73,6 +97,7 @@ class KernelOp(FusedOp):
             raise ReplayError(f"its arguments are none of a generated kernel: {error}") from error
         self._op = call.op
         self._kernel = kernel
+        self.behind: Mapping[str, torch.Tensor] = {}
         outs = kwargs.get("out")
         self._dtypes = [v.dtype for v in (outs if isinstance(outs, list) else []) if isinstance(v, Value)]
         if len(self._dtypes) != len(kernel.made) or len(args) != len(kernel.given):
@@ -92,8 +117,8 @@ class KernelOp(FusedOp):
         known: dict[str, Any] = {
             name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names
         }
-        run = _Nodes(known, sizes, is_wide)
-        for node in self._kernel.nodes:
+        run = NodeRun({**self.behind, **known}, sizes, is_wide)
+        for node in self._kernel.nodes_beyond(self.behind) if self.behind else self._kernel.nodes:
             run.run(node)
         for name, tensor in zip(self._kernel.made, out, strict=True):
             if name:
@@ -103,7 +128,7 @@ class KernelOp(FusedOp):
                 tensor.copy_(made)
 
 
-class _Nodes:
+class NodeRun:
     """Nodes of a graph, run one after the other."""
 
     def __init__(self, known: dict[str, Any], sizes: Mapping[str, int], is_wide: bool) -> None:
@@ -131,8 +156,12 @@ class _Nodes:
         if own is not None:
             made = own(*args, **kwargs)
             return made.double() if self._is_wide and made.is_floating_point() else made
+        if node.op.startswith(_PRIMS) and not has_kernel(node.op):
+            importlib.import_module(_OF_INDUCTOR)
         op = allowed_op(node.op)
         check_arguments(op, args, kwargs)
+        if op._schema.is_mutable:  # other nodes may still want what it is given
+            args = [item.clone() if isinstance(item, torch.Tensor) else item for item in args]
         return composed(op, _CPU)(*args, **kwargs)
 
     def _item(self, item: Any) -> Any:
@@ -193,22 +222,7 @@ def _randint(low: int, high: int, size: Sequence[int], seed: torch.Tensor, *, of
     return torch.from_numpy(made.astype(np.int64) + low).reshape(list(size))
 
 
-def _lookup_seed(seeds: torch.Tensor, index: int) -> torch.Tensor:
-    return seeds[index]
-
-
-def _same(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
-    return tensor
-
-
-def _fma(one: torch.Tensor, other: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
-    return one * other + third
-
-
-_OWN: Final[dict[str, Callable[..., Any]]] = {  # ops that inductor registers as it is imported
-    "prims::fma": _fma,
-    "prims::inductor_force_stride_order": _same,
+_OWN: Final[dict[str, Callable[..., Any]]] = {  # what these draw in compiled code is not what torch's own ops draw
     "prims::inductor_random": _random,
     "prims::inductor_randint": _randint,
-    "prims::inductor_lookup_seed": _lookup_seed,
 }

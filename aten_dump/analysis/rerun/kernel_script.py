@@ -12,6 +12,7 @@ from typing import Any, Final
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef
 from ...errors import ReplayError
 from .allowed_ops import allowed_op
+from .kernel_ops import behind_unknown
 
 _SIGNATURE: Final = re.compile(r'extern "C"[^(]*?\bkernel\(([^)]*)\)')
 _PARAMETER: Final = re.compile(r"(const )?([A-Za-z0-9_:]+)(\*?) (\w+)")
@@ -40,7 +41,9 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
         ReplayError: a node has no form in source.
     """
     args, kwargs = call.inputs
-    known = {name: literal(item) for names, item in zip(kernel.given, args, strict=True) for name in names}
+    behind = behind_unknown(call)
+    known = {name: literal(value) for name, value in behind.items()}
+    known |= {name: literal(item) for names, item in zip(kernel.given, args, strict=True) for name in names}
     outs = [literal(out) for out in kwargs["out"]]
     given = dict(zip(call.arguments, map(literal, args), strict=False))
     types, names = _parameters(kernel.code, given, outs)
@@ -52,7 +55,7 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
         yield f"    (made.result() if hasattr(made, 'result') else made)({', '.join(names)})"
     yield "else:" if names else "if True:"
     yield "    torch.set_grad_enabled(False)"
-    for number, node in enumerate(kernel.nodes):
+    for number, node in enumerate(kernel.nodes_beyond(behind)):
         if node.size in kwargs:
             known[node.name] = literal(kwargs[node.size])
             continue

@@ -28,7 +28,7 @@ from .arguments.argument_checks import check_arguments
 from .arguments.memory_need import check_given
 from .arguments.named_rules import arguments_of
 from .default_dtypes import factory_dtype, makes_floats_of_integers
-from .kernel_ops import KernelOp, kernel_op, unknown_slots
+from .kernel_ops import KernelOp, behind_unknown, kernel_op, unknown_slots
 from .random_draws import draw
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
@@ -176,7 +176,9 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
     run = composed(op, around.device)
     try:
         args, kwargs = arguments.build()
-        if not isinstance(op, KernelOp):  # each of its nodes is checked as it runs
+        if isinstance(op, KernelOp):  # each of its nodes is checked as it runs
+            op.behind = arguments.of(behind_unknown(call))
+        else:
             check_arguments(op, args, kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise ReplayError(f"its arguments cannot be made again: {said_by(error)}") from error
@@ -248,6 +250,10 @@ class _Arguments:
             named["dtype"] = wide(dtype) if self._around.cast else dtype
         return made, named
 
+    def of(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
+        """Return the tensors of some values, by name."""
+        return {name: self._item(value) for name, value in values.items()}
+
     def _chosen(self, item: Any) -> Any:
         is_list = isinstance(item, (list, tuple)) and self._items is not None
         return [item[number] for number in self._items or () if number < len(item)] if is_list else item
@@ -276,7 +282,7 @@ class _Arguments:
 
 def _recorded(call: Call, around: Surroundings) -> Callable[[Value], torch.Tensor]:
     """Return what finds the tensors that a call was given, as they were recorded."""
-    values = [value for _, value in call.input_values()]
+    values = [*(value for _, value in call.input_values()), *behind_unknown(call).values()]
     absolute = "as_strided" in call.op or "set_" in call.op
     tensors = tensors_of(values, around, written=_written(call), absolute=absolute)
     return lambda value: tensors[value.id]

@@ -57,6 +57,7 @@ _OTHERS: Final = (
     r.FETCHED,
     r.OPTIMIZER_GROUPS,
     r.PARAMETERS,
+    r.STAGE,
 )
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
 _ON_RANK: Final = " on rank "

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-from ...store.records import GRAPH, KERNEL, TREE_DICT, TREE_LIST, TREE_NODE, TREE_TUPLE, Graph, Kernel, Tree
+from ...store.records import GRAPH, KERNEL, Graph, Kernel
 from ..calls.op_entries import OpEntry
 from ..calls.watched_ops import WatchedOp, watch
 from ..interrupts import runs_program
@@ -31,9 +31,9 @@ from ..naming.op_schemas import OpPlan
 from ..recorder import StepRecorder, Watch
 from ..step.threads import ThreadState
 from ..torch_internals.engine import len_dispatch_stack
-from ..torch_internals.inductor import CODE_CACHE, LOWERING, LoweredGraph, Lowerings, NodeFacts, Site
+from ..torch_internals.inductor import CODE_CACHE, LOWERING, LoweredGraph, Lowerings, Site
 from ..torch_internals.tracing import is_compiling
-from ..values.argument_encoding import encode
+from .graph_records import StageRecords, tree_of
 from .when_imported import WhenImported
 
 _EMPTY: Final = torch.ops.aten.empty_strided.default
@@ -55,6 +55,7 @@ class CompiledKernels:
         self._import = WhenImported(LOWERING, self._lowerings.install)
         self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []  # where, name, what was there, ours
         self._names: Counter[str] = Counter()
+        self._stages = StageRecords()
         self._warned = False
 
     def install(self) -> None:
@@ -85,8 +86,8 @@ class CompiledKernels:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                'aten_dump: kernels of compiled code are not recorded, as with compile="opaque": torch '
-                f"{torch.__version__} does not show them ({type(error).__name__}: {error})",
+                f"aten_dump: not all of compiled code is recorded: torch {torch.__version__} does not show it as is "
+                f"known here ({type(error).__name__}: {error})",
                 stacklevel=2,
             )
 
@@ -100,10 +101,12 @@ class CompiledKernels:
             return
         self._names[graph.name] += 1
         again = self._names[graph.name]
-        recorded = _RecordedGraph(self._watch, graph, graph.name if again == 1 else f"{graph.name}_{again}", module)
+        name = graph.name if again == 1 else f"{graph.name}_{again}"
+        recorded = _RecordedGraph(self._watch, graph, name, module, self._stages)
         for name in graph.kernels:
             if callable(scope.get(name)):
                 self._replace(scope, name, recorded.kernel(name, scope[name]))
+        self._replace(scope, "call", recorded.call(scope["call"]))
         self._replace(scope, _ALLOCATES, self._seen(scope[_ALLOCATES], _EMPTY, _allocation))
         self._replace(scope, _REINTERPRETS, self._seen(scope[_REINTERPRETS], _VIEW, _view))
 
@@ -162,8 +165,9 @@ def _recorded_thread(recorder: StepRecorder) -> ThreadState | None:
 class _RecordedGraph:
     """A graph whose kernels are recorded."""
 
-    def __init__(self, watch: Watch, graph: LoweredGraph, name: str, module: ModuleType) -> None:
+    def __init__(self, watch: Watch, graph: LoweredGraph, name: str, module: ModuleType, stages: StageRecords) -> None:
         self._watch = watch
+        self.stages = stages
         self.graph = graph
         self.name = name
         again: Counter[str] = Counter()
@@ -176,6 +180,29 @@ class _RecordedGraph:
                     again[site.kernel] += 1
                     n = again[site.kernel]
                     self._sites[number] = _RecordedSite(self, site, name if n == 1 else f"{name}_{n}")
+
+    def call(self, run_graph: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs the graph and records what it is given and returns; its kernels are calls within."""
+        name = CallName(f"inductor.graph:{self.name}", "Graph", self.name)
+
+        @runs_program
+        def run(args: Any) -> Any:
+            recorder = self._watch.recorder
+            thread = None if recorder is None else _recorded_thread(recorder)
+            call = None
+            if recorder is not None and thread is not None:
+                call = recorder.calls.begin(thread, name, (args,), {}, None)
+            if recorder is None or thread is None or call is None:
+                return run_graph(args)
+            try:
+                result = run_graph(args)
+            except BaseException as error:
+                recorder.calls.end(thread, call, None, error)
+                raise
+            recorder.calls.end(thread, call, result, None)
+            return result
+
+        return run
 
     def kernel(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a kernel and records the call."""
@@ -254,7 +281,8 @@ class _RecordedSite:
         number = recorder_ops.graphs.get(id(self._graph))
         if number is None:
             number = recorder_ops.graphs[id(self._graph)] = len(recorder_ops.graphs) + 1
-            step.emit(Graph(GRAPH, number, self._graph.name, [_tree_of(node, interner) for node in graph.nodes]))
+            step.emit(Graph(GRAPH, number, self._graph.name, [tree_of(node, interner) for node in graph.nodes]))
+            self._graph.stages.write(step, graph)
         given = [site.arguments[at].reads for at in self._given]
         made = [site.arguments[at].writes for at in self._out]
         code = interner.text(graph.kernels[site.kernel])
@@ -275,29 +303,3 @@ class _RecordedSite:
             links.add(op.parent, graph, site.made_nodes, op.id)
         if site.frames:
             op.stack = interner.traced_stack(site.frames, 0 if op.phase == BACKWARD else op.stack)
-
-
-def _tree_of(node: NodeFacts, interner: Any) -> Tree:
-    """Return a node as it is written to an index; see `records.Graph`."""
-    return (
-        TREE_LIST,
-        node.name,
-        node.target,
-        _encoded(list(node.args)),
-        _encoded(dict(node.kwargs)),
-        None if node.shape is None else (TREE_LIST, *node.shape),
-        None if node.dtype is None else str(node.dtype).removeprefix("torch."),
-        node.symbol,
-        node.module,
-        interner.traced_stack(node.frames),
-    )
-
-
-def _encoded(item: Any) -> Tree:
-    if isinstance(item, torch.fx.Node):
-        return (TREE_NODE, item.name)
-    if isinstance(item, (list, tuple)):
-        return (TREE_TUPLE if isinstance(item, tuple) else TREE_LIST, *map(_encoded, item))
-    if isinstance(item, dict):
-        return (TREE_DICT, *(part for key, value in item.items() for part in (str(key), _encoded(value))))
-    return encode(item, None, keep=False)  # type: ignore[arg-type]  # it holds no tensor

@@ -24,6 +24,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from .fx_nodes import NodeFacts, TracedFrame, facts_of
+from .graph_stages import GraphStages, Stage, name_of_graph
 from .patches import Patch
 
 CODE_CACHE: Final = "torch._inductor.codecache"  # has the modules of generated code
@@ -34,36 +36,12 @@ _CACHES: Final = (
     ("torch._inductor.config", "fx_graph_cache"),
     ("torch._functorch.config", "enable_autograd_cache"),
 )
-_FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (.+)')
-_ROOT_MODULE: Final = re.compile(r"^L\['\w+'\]\.?")
 _SYMBOL: Final = re.compile(r"[A-Za-z_]\w*")
 _IN_OUT: Final = "in_out"
 _NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has no name yet
 
 
 _Made = dict[str, list[Any]]  # by node: all that holds its result in inductor's own terms
-
-
-class TracedFrame(NamedTuple):
-    """A line of the program that a compiler has traced."""
-
-    file: str
-    line: int
-    function: str
-
-
-class NodeFacts(NamedTuple):
-    """A node of a graph. In `args` and `kwargs` other nodes stand for what they made."""
-
-    name: str
-    target: str  # "aten::add.Tensor"; "placeholder" of an input of the graph
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    shape: list[Any] | None  # of the tensor that it makes; a text where it is not known before the graph runs
-    dtype: torch.dtype | None
-    symbol: str  # what it is in terms of the graph's sizes, where it makes a number
-    module: str  # path of the module that ran it
-    frames: tuple[TracedFrame, ...]  # of the program's source, the outermost first
 
 
 class Geometry(NamedTuple):
@@ -115,9 +93,11 @@ class LoweredGraph:
         sites: the calls of its kernels, by their text in the generated module.
         kernels: their source code, by name.
         is_seen: False where the kernels are called by C++ code, and by nothing that can be watched.
+        stages: the graph on its way here, the first first; what was captured is that of forward and backward together.
     """
 
     def __init__(self, name: str, nodes: list[NodeFacts], sites: dict[str, Site], kernels: dict[str, str]) -> None:
+        self.stages: list[Stage] = []
         self.name = name
         self.nodes = nodes
         self.symbols = sorted({n.symbol for n in nodes if n.target == "placeholder" and _SYMBOL.fullmatch(n.symbol)})
@@ -135,6 +115,7 @@ class Lowerings:
         self._failed = failed
         self._patches: list[Patch] = []
         self._has_cpp = False
+        self._stages = GraphStages(failed)
         self._copies: list[tuple[Any, Any]] = []  # that were made for the node that is lowered
         self._made: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()  # by graph: what nodes were lowered to
         self._sites: WeakKeyDictionary[Any, dict[str, Site]] = WeakKeyDictionary()
@@ -149,9 +130,11 @@ class Lowerings:
             Patch(graph, "compile_to_module", self._compile_to_module(graph.compile_to_module)),
             *(_CacheOff(module, name) for module, name in _CACHES if hasattr(sys.modules.get(module), name)),
         ]
+        self._stages.install()
 
     def remove(self) -> None:
         """Leave inductor as it was."""
+        self._stages.remove()
         patches, self._patches = self._patches, []
         for patch in reversed(patches):
             patch.undo()
@@ -211,11 +194,11 @@ class Lowerings:
         return call_kernel
 
     def _lowered(self, graph: Any) -> LoweredGraph:
-        context = torch._guards.TracingContext.try_get()
-        names = getattr(context, "aot_graph_name", None) or ["graph"]
-        nodes = [_facts_of(node) for node in graph.module.graph.nodes if node.op != "output"]
+        nodes = [facts_of(node) for node in graph.module.graph.nodes if node.op != "output"]
         codes = {name: code.replace(_NAME, "kernel") for code, name in graph.wrapper_code.src_to_kernel.items()}
-        found = LoweredGraph("_".join(map(str, names)), nodes, self._sites.pop(graph, {}), codes)
+        name = name_of_graph() or "graph"
+        found = LoweredGraph(name, nodes, self._sites.pop(graph, {}), codes)
+        found.stages = self._stages.until(name, graph.module.graph)
         found.is_seen = not graph.cpp_wrapper
         self._made.pop(graph, None)
         return found
@@ -248,15 +231,19 @@ def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> 
         if "*" not in definition:
             arguments.append(Argument(name, "", "", is_read=True, is_written=False))
             continue
+        first, *later = names_in_place.get(name, [given])
+        kept = [one for one in later if one not in graph.inplaced_to_remove]  # others never leave the registers
         is_written = not definition.startswith("const")
-        first = names_in_place.get(name, [given])[0]
         is_read = (not is_written or name.startswith(_IN_OUT)) and not buffers.is_made_here(first)
-        writes = buffers.node_left_in(given) if is_written else ""
+        writes = buffers.node_left_in(kept[-1] if kept else given) if is_written else ""
+        is_read = is_read or buffers.adds_to(first, writes)
         reads = " ".join(buffers.nodes_before(first)) if is_read else ""
+        if later and not kept:
+            writes = reads.partition(" ")[0]
         read_as = buffers.geometry(first) if is_read and first != given else None
         arguments.append(Argument(name, reads, writes, is_read, is_written, read_as))
     text = f"{kernel}({', '.join(map(str, call_args))})"
-    facts = [_facts_of(node) for node in buffers.origins()]
+    facts = [facts_of(node) for node in buffers.origins()]
     module = next((one.module for one in facts if one.module), "")
     frames = next((one.frames for one in facts if one.frames), ())
     numbers = dict.fromkeys(
@@ -312,6 +299,13 @@ class _Buffers:
         writes_in_place = any(self._real.get(name) == buffer for name in self._here)
         left = self.node_left_in(buffer) if writes_in_place else ""
         return [node for node in self.nodes_in(buffer) if node != left]
+
+    def adds_to(self, buffer: str, writes: str) -> bool:
+        """Return True if what a kernel leaves in a buffer is made of what was there: a scatter reads what it writes."""
+        node = self._nodes.get(writes)
+        if node is None or self.is_made_here(buffer) or _copies_to_input(node) or not node.args:
+            return False
+        return getattr(node.args[0], "name", None) in self.nodes_before(buffer)
 
     def node_left_in(self, buffer: str) -> str:
         """Return the node whose result the kernel leaves in a buffer, "" where it is not known."""
@@ -378,45 +372,3 @@ def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str]]:
         for item, part in zip(items, kernel.inputs, strict=True):
             if hasattr(part, "get_name"):
                 yield part.get_name(), item.name
-
-
-def _facts_of(node: Any) -> NodeFacts:
-    value = node.meta.get("val")
-    is_tensor = isinstance(value, torch.Tensor)
-    symbol = str(value.node.expr) if isinstance(value, (torch.SymInt, torch.SymFloat)) else ""
-    target = node.op
-    if node.op == "call_function":
-        is_op = isinstance(node.target, torch._ops.OpOverload)
-        target = node.target.name() if is_op else _path_of(node.target)
-    return NodeFacts(
-        node.name,
-        target,
-        node.args,
-        node.kwargs,
-        [size if type(size) is int else str(size) for size in value.shape] if is_tensor else None,
-        value.dtype if is_tensor else None,
-        symbol,
-        _module_of(node),
-        tuple(_frames_of(node.meta.get("stack_trace") or "")),
-    )
-
-
-def _path_of(function: Any) -> str:
-    if isinstance(function, torch._ops.HigherOrderOperator):
-        return f"higher_order::{function.name()}"
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-
-
-def _module_of(node: Any) -> str:
-    """Return the path of the module that a node is of, in backward that of its forward."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    innermost = next(reversed(stack.values()), ("",))[0] if stack else ""
-    path = re.sub(r"_modules\['(\w+)'\]|\['?(\w+)'?\]", r".\1\2", _ROOT_MODULE.sub("", innermost))
-    return path.replace("..", ".").strip(".")
-
-
-def _frames_of(trace: str) -> Iterator[TracedFrame]:
-    for line in trace.splitlines():
-        found = _FRAME.fullmatch(line)
-        if found is not None:
-            yield TracedFrame(found[1], int(found[2]), found[3])

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from ...analysis.nonfinite.search import NEAR, Event, NonFinite, find_nonfinite
+from ...analysis.nonfinite.search import Event, NonFinite, find_nonfinite
+from ...choices import NEAR
 from ...dump import RankDump
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError

@@ -183,7 +183,7 @@ def _exit(replays: list[Replay], dtype: str) -> None:
         never_end_well()
     if not any(found.ops for found in replays):
         raise click.exceptions.Exit(2)
-    if any(found.suspects or (dtype == "recorded" and found.unequal) for found in replays):
+    if any(found.suspects or found.layers or (dtype == "recorded" and found.unequal) for found in replays):
         raise click.exceptions.Exit(1)
 
 

@@ -78,6 +78,7 @@ class Tables:
         self.parameters = Records(rows[records.PARAMETERS], records.Parameters)
         self.graphs = RecordTable(rows[records.GRAPH], records.Graph)
         self.kernels = RecordTable(rows[records.KERNEL], records.Kernel)  # by op id
+        self.stages = Records(rows[records.STAGE], records.Stage)
         self.modes = CallModes(rows[records.MODE], self.calls)
 
     @staticmethod

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, RankDump, open_dump, replay
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
+from aten_dump.report.html.payload.call_tree import tree_section
 from tests.capture.bits import assert_same
 from tests.models import seed_all
+from tests.report.sections_read import Read
 
 pytestmark = [
     pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
@@ -110,6 +112,26 @@ def test_a_kernel_is_known_by_its_nodes_source_and_module(run: Run) -> None:
     assert {"norm", "embed"} <= modules | {m.rpartition(".")[2] for m in modules}
     backward = next(call for call in rank.calls if call.kernel and "softmax" in call.op and call.phase == "backward")
     assert backward.forward == call
+
+
+def test_the_report_opens_a_kernel_into_its_ops_and_lines(run: Run) -> None:
+    tree = Read(tree_section(run[2]))
+    kernels = {tree.json["ops"][int(at)][1]: kernel for at, kernel in tree.json["kernels"].items()}
+    assert kernels.keys() == {call.op for call in run[2].calls if call.kernel is not None}
+    found = next(kernel for op, kernel in kernels.items() if "softmax" in op and kernel["graph"].endswith("forward"))
+    assert {"aten::amax", "aten::exp"} <= {op for _, op, *_ in found["nodes"]}
+    assert any(source.startswith(f"{__file__}:") for *_, source in found["nodes"])
+
+
+def test_a_compiled_graph_is_a_call_around_its_kernels(run: Run) -> None:
+    rank = run[2]
+    graphs = [call for call in rank.calls if call.op.startswith("inductor.graph:")]
+    assert [call.phase for call in graphs] == ["forward", "backward"]
+    for graph in graphs:
+        (given,) = graph.inputs[0]
+        assert all(value.has_data for value in given if hasattr(value, "has_data"))
+    inner = [call for call in rank.calls if call.kernel is not None]
+    assert {call.parent.name for call in inner if call.parent is not None} == {graph.name for graph in graphs}
 
 
 def test_replay_judges_each_kernel_against_its_graph(run: Run) -> None:

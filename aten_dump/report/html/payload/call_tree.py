@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....dump import RankDump
+from ....dump import CompiledKernel, RankDump
 from ....dump.index.tables import Tables
 from ....store.records import CALL_KINDS, PHASES
 from .columns import Integers, Interned, Section
@@ -23,6 +23,8 @@ def tree_section(rank: RankDump) -> bytes:
     calls = tables.calls
     ops, op = np.unique(calls.column("op"), return_inverse=True)
     section.add_json("ops", [_op(tables, number) for number in ops.tolist()])
+    kernels = ((at, rank.kernels.of(number)) for at, number in enumerate(ops.tolist()))
+    section.add_json("kernels", {at: _computed(kernel) for at, kernel in kernels if kernel is not None})
     section.add_integers("op", op)
     section.add_integers("number", _numbers(tables, ops, op))
     for name in ("phase", "repeat", "thread"):
@@ -40,6 +42,17 @@ def _op(tables: Tables, number: int) -> list[Any]:
     """Return head of the call's name, full name, kind, names of the arguments."""
     op = tables.op(number)
     return [tables.call_head(number), op.op, CALL_KINDS[op.call_kind], op.arguments]
+
+
+def _computed(kernel: CompiledKernel) -> dict[str, Any]:
+    """Return what a kernel computes: its graph, and of each node the name, op, what it reads and makes, and source."""
+    nodes = []
+    for node in kernel.nodes:
+        made = "" if node.shape is None else f"{node.dtype}[{', '.join(map(str, node.shape))}]"
+        frame = next((frame for frame in node.stack if frame.user), None)
+        source = "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+        nodes.append([node.name, node.op, ", ".join(node.reads), made, source])
+    return {"graph": kernel.graph, "nodes": nodes}
 
 
 def _numbers(tables: Tables, ops: Integers, op: Integers) -> Integers:

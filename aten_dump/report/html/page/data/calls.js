@@ -4,6 +4,7 @@ import { formatNs } from "./numbers.js";
 
 /** @typedef {import("./columns.js").Section} Section */
 /** @typedef {{file: string, line: number, function: string, user: boolean}} Frame */
+/** @typedef {{graph: string, nodes: [name: string, op: string, reads: string, made: string, source: string][]}} Kernel */
 
 export const PHASES = ["forward", "recompute", "backward", "optimizer"];
 export const KINDS = ["aten", "api", "module", "node"];
@@ -26,6 +27,8 @@ export class Calls {
     this.count = this.op.length;
     /** @type {{head: string, op: string, kind: string, arguments: string[]}[]} */
     this.ops = section.json.ops.map((/** @type {[string, string, string, string[]]} */ [head, op, kind, args]) => ({ head, op, kind, arguments: args }));
+    /** @type {Record<number, Kernel>} what kernels of compiled code compute, by the number of their op */
+    this.kernels = section.json.kernels;
     /** @type {string[]} */
     this.modules = section.json.modules;
     /** @type {Set<number>} */
@@ -61,6 +64,14 @@ export class Calls {
   /** @param {number} call */
   kind(call) {
     return this.ops[this.op[call]].kind;
+  }
+
+  /**
+   * @param {number} call
+   * @returns {Kernel | undefined} what it computes, if it is a kernel of compiled code
+   */
+  kernel(call) {
+    return this.kernels[this.op[call]];
   }
 
   /** @param {number} call */

@@ -7,6 +7,7 @@ import { h, replace } from "../frame/dom.js";
 import { backwardOf } from "../frame/keyboard.js";
 import { differences } from "../parts/differences.js";
 import { callLink, ratioChip, statusChip } from "../parts/links.js";
+import { sourceLine } from "../parts/source_line.js";
 import { valueTable } from "../parts/value_table.js";
 
 /** @typedef {import("../frame/app.js").App} App */
@@ -16,6 +17,7 @@ import { valueTable } from "../parts/value_table.js";
 /** @typedef {import("../data/rank.js").Arguments} Arguments */
 
 const MOST_LINKS = 24;
+const MOST_OPEN = 40; // nodes of a kernel that are shown at once
 
 /** @implements {View} */
 export class CallView {
@@ -40,7 +42,7 @@ export class CallView {
     this.shown = key;
     const args = await rank.arguments(call);
     if (this.shown !== key) return;
-    replace(this.element, this.head(rank, call, args), this.columns(rank, call, args), differences(rank.loaded.judged?.rows(call) ?? []),
+    replace(this.element, this.head(rank, call, args), this.columns(rank, call, args), this.computed(rank, call), differences(rank.loaded.judged?.rows(call) ?? []),
       await this.tensors("Arguments", rank, args, "input"), this.literals(rank, call, args),
       await this.tensors("Results", rank, args, "output"), await this.tensors("Written in place", rank, args, "mutated"),
       this.replayCommand(rank, call));
@@ -164,6 +166,22 @@ export class CallView {
       replace(holder, callLink(this.app, other, name), h("span", { class: "muted" }, ` in the ${other.side}`));
     });
     return holder;
+  }
+
+  /**
+   * The ops that a kernel of compiled code computes, each with its line of the program.
+   * @param {Rank} rank
+   * @param {number} call
+   */
+  computed(rank, call) {
+    const kernel = rank.loaded.calls.kernel(call);
+    if (!kernel) return null;
+    const line = (/** @type {import("../data/calls.js").Kernel["nodes"][number]} */ [name, op, reads, made, source]) => h("tr", {},
+      h("td", { class: "mono" }, name), h("td", { class: "mono" }, `${op}(${reads})`), h("td", { class: "mono" }, made), h("td", {}, source ? sourceLine(source) : ""));
+    const heads = ["node", "computes", "makes", "source"].map((text) => h("th", { scope: "col" }, text));
+    return h("section", { class: "card" }, h("details", { class: "computed", open: kernel.nodes.length <= MOST_OPEN },
+      h("summary", {}, h("h2", {}, `Computes ${kernel.nodes.length} nodes of graph ${kernel.graph}`)),
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, kernel.nodes.map(line)))));
   }
 
   /**

@@ -1,0 +1,45 @@
+"""What is said of a layer of a compiler that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ...dump import GraphNode
+
+Layer = Literal["decomposition", "pass", "kernel", "runtime"]
+_TEXTS: Final[dict[Layer, str]] = {
+    "decomposition": "decomposition of {}",
+    "pass": "{}",
+    "kernel": "lowering or generated code: {}",
+    "runtime": "runtime: each kernel is right, and {} was returned otherwise (wrong memory)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFault:
+    """A layer of a compiler that made another function.
+
+    Attributes:
+        layer: which one; "kernel" is the lowering to a kernel, or its generated code.
+        name: the op that was decomposed, the pass, the call of the kernel, or the node that was returned otherwise.
+        graph: the compiled graph, as torch's logs have it (``"0_forward"``, or ``"0_joint"`` before it is parted).
+        source: ``"file:line in function"`` of the program, ``""`` where it is not known.
+        error: how far off, relative to the greatest element.
+    """
+
+    layer: Layer
+    name: str
+    graph: str
+    source: str
+    error: float
+
+    def __str__(self) -> str:
+        at = f", {self.source}" if self.source else ""
+        return f"{_TEXTS[self.layer].format(self.name)} (graph {self.graph}{at}), off by {self.error:.3g}"
+
+
+def source_of(node: GraphNode | None) -> str:
+    """Return the line of the program that a node is of."""
+    frame = None if node is None else next(iter(node.stack), None)
+    return "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
