@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -71,26 +72,17 @@ def command(
       aten-dump stats dump --over-steps --format csv --output steps.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
-    filters = {
-        "op": op,
-        "kind": kind,
-        "phase": phase,
-        "mode": mode,
-        "module": module,
-        "scope": scope,
-        "name": call_name,
-    }
+    wanted = Wanted(op, kind, phase, module, call_name, mode, scope)
     if form == "table" and output is not None:
         raise click.UsageError("--output needs --format csv or json (or parquet); a table goes to the terminal")
     if over_steps:
-        wanted = Wanted(**filters) if any(filters.values()) else None
-        _over_steps(_ranks(dump, step, rank), wanted, (form, output), limit)
+        _over_steps(_ranks(dump, step, rank), None if wanted == Wanted() else wanted, (form, output), limit)
         return
     if form == "parquet":
         raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
     shown = Place(dump, step, rank, err=form != "table" and output is None)
     opened = shown.rank
-    matched = selected(opened, filters)
+    matched = selected(opened, asdict(wanted))
     calls = opened.calls if matched is None else matched
     if form == "table":
         echo(shown.line)
