@@ -16,9 +16,9 @@ from typing import Any, Final
 from ..dump import RankDump
 from ..dump.call_filter import Wanted
 from ..dump.dataframes.call_columns import ColumnType, facts
+from ..dump.shown.short_texts import format_number
 from ..store import records
 from .table import Table, names, numbers, words
-from .terminal_tables import format_number
 
 _PLACE: Final = facts("step", "rank", "call", "call_id", "op", "phase", "module", "slot")
 _SHOWN: Final = ("l2norm", "mean", "max")  # whose way is shown: the first of them that was recorded
