@@ -159,8 +159,8 @@ FUZZ_SECONDS ?= 600
 	.fuzz/bin/python -m pip install --disable-pip-version-check --quiet --no-deps atheris==3.0.0
 	@touch $@
 
-trial: $(READY) ## Compare programs with bugs and honest variants of themselves; who is named? (docs/trial.md; TRIAL_ARGS="--sample 10")
-	nice -n 15 $(RUN) -m tests.trial $(TRIAL_ARGS)
+trial: $(READY) ## Compare programs with bugs and honest variants of themselves; who is named? (docs/trial.md; TRIAL=layouts TRIAL_ARGS="--sample 10")
+	nice -n 15 $(RUN) -m tests.trial$(addprefix .,$(TRIAL)) $(TRIAL_ARGS)
 
 browser: $(VENV)/.playwright
 	@tests/browser/setup.sh browser

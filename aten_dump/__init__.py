@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .analysis.weights import weights
     from .capture.mode import DumpMode, stop_all
     from .dump import Call, Dump, RankDump, Step, Value, open_dump
+    from .watch.run_watch import Watch
 
 keep_torch_importable()
 
@@ -43,6 +44,7 @@ __all__ = [
     "Step",
     "StoreError",
     "Value",
+    "Watch",
     "check",
     "compare",
     "compare_at",
@@ -63,6 +65,7 @@ _LAZY["compare"] = "analysis.compare"
 _LAZY["compare_at"] = "analysis.compare_at"
 _LAZY["hang"] = "analysis.hang"
 _LAZY["weights"] = "analysis.weights"
+_LAZY["Watch"] = "watch.run_watch"
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,7 @@ class MissingDataError(AtenDumpError, LookupError):
 
 
 class UnfinishedError(AtenDumpError, RuntimeError):
-    """Worker processes ended before their work was done: killed, or out of memory."""
+    """Work ended before it was done: memory ran out, or worker processes were killed."""
 
     def __init__(self, message: str, done: Sequence[Any]) -> None:
         super().__init__(message)

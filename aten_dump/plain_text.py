@@ -26,6 +26,11 @@ _SECRET: Final = re.compile(rf"({_NAME}[\w.\-\]]*[\"']?\s*[=:]\s*).+", re.IGNORE
 _LOGIN: Final = re.compile(r"(://)[^/@\s]+@")  # user and password of an address
 
 
+def counted(count: int, what: str) -> str:
+    """Return ``1 step``, ``2 steps``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def visible(text: str) -> str:
     """Return a text in one line; what is not to be seen, or acts on a terminal, becomes its hexadecimal escape."""
     return _UNSEEN.sub(_escaped, text)

@@ -74,6 +74,31 @@ def _idle(workload: Workload, folder: Path) -> Iterator[Sampler]:
     yield sample
 
 
+def _watching(name: str, every: int, **options: Any) -> Mode:
+    """Return the mode of a Watch that writes for TensorBoard."""
+
+    @contextlib.contextmanager
+    def start(workload: Workload, folder: Path) -> Iterator[Sampler]:
+        from aten_dump import Watch
+
+        def sample(steps: int) -> Sample:
+            to = f"tensorboard:{folder / 'runs'}"
+            with Watch(every, to, model=workload.model, **options) as watch:
+                if every > 1:  # step 0 is watched always: it is not timed
+                    workload.step()
+                    watch.step()
+
+                def step() -> None:
+                    workload.step()
+                    watch.step()
+
+                return timed(steps, step)
+
+        yield sample
+
+    return Mode(name, "ours", start, is_fine=every > 1)
+
+
 _WRITE, _WRITE_TMPFS = ("limit-write",), ("limit-write-tmpfs",)
 _READ = ("limit-statistics", "limit-hash")
 OURS = (
@@ -86,6 +111,9 @@ OURS = (
     _recording("tensor", data="tensor", limit=_WRITE),
     _recording("full", data="full", statistics=STATISTICS, limit=(*_WRITE, *_READ)),
     _recording("tensor-tmpfs", data="tensor", is_tmpfs=True, limit=_WRITE_TMPFS),
+    _watching("watch-idle", 10**9),
+    _watching("watch", 1),
+    _watching("watch-activations", 1, modules="*"),
     _recording("full-tmpfs", data="full", statistics=STATISTICS, is_tmpfs=True, limit=(*_WRITE_TMPFS, *_READ)),
 )
 

@@ -61,7 +61,7 @@ def test_a_file_that_fails_costs_itself_alone(
 
 
 def test_the_version_says_what_was_not_compiled_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_text, "files", lambda package: tmp_path)
+    monkeypatch.setattr(build_text, "_PACKAGE", tmp_path)
     plain = build_text.build_text()
     assert plain in ("compiled", "pure Python")
     (tmp_path / "_not_compiled.json").write_text('{"capture._collector": "_collector.c:12: error: no such function"}')

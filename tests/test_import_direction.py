@@ -22,6 +22,7 @@ ROOT = PACKAGE.name
 
 LEAVES = {
     "errors",
+    "choices",
     "config",
     "geometry",
     "torch_names",
@@ -35,6 +36,7 @@ READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "choices": set(),
     "geometry": set(),
     "patterns": {"errors"},
     "plain_text": set(),
@@ -51,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": READER | {"analysis"},
     "export": READER | {"analysis"},
     "compat": READER | {"capture", "config_files", "export"},
-    "launch": LEAVES | {"capture"},
+    "watch": LEAVES | {"capture"},
+    "launch": LEAVES | {"capture", "watch"},
     "integrations": LEAVES | {"capture"},
     "testing": LEAVES | {"capture", "dump", "analysis"},
     "cli": READER
@@ -255,6 +258,7 @@ MANY_OPTIONS = {
     "analysis/replay.py:replay_all": "the public API",
     "export/job.py:export_dump": "the public API",
     "compat/precision_debugger.py:__init__": "msprobe's parameters",
+    "watch/run_watch.py:__init__": "the public API",
 } | {
     f"capture/data/statistics/triton_kernel.py:{name}": "a Triton kernel: pointers, sizes, constants and all results"
     for name in (

@@ -12,7 +12,7 @@ from aten_dump import DumpConfig, DumpMode, RankDump, compat
 from aten_dump.cli import main as cli
 from aten_dump.config_files import mindspore_keys, msprobe_keys
 from aten_dump.dump.foreign import formats
-from aten_dump.export import TARGETS
+from aten_dump.export.targets import TARGETS
 from tests.checkout import ROOT
 from tests.config_files import test_config_files as keys
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping as MappingOf
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import pairwise
+from uuid import uuid4
 
-from ..dump import Dump
+from ..dump import Dump, Step
 from ..errors import ConfigError, MissingDataError
 from ..store.run_json import ranges_of
 from .compare_steps import is_evaluated
@@ -26,6 +27,7 @@ from .evidence.user_rules import Predicate, Rule, make_rules
 from .executors import why_unfinished
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
+from .meetings.evaluated_collectives import forget
 from .pairing.user_mapping import Mapping
 from .rerun.allowed_ops import allowed_patterns
 from .step_chains import compare_chains
@@ -78,7 +80,7 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget
+    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget, uuid4().hex
     settings = Settings(*how)
     together = True if batch_shard is not None and together is None else together
     _check(settings, has_control=control is not None, together=bool(together), names_rank=rank is not None)
@@ -127,7 +129,8 @@ class _Plan:
             if together or (by_layout and rank is None and layouts_differ(*sides)):
                 self.add_together(steps, (sides[0].ranks[0], sides[1].ranks[0]))
             else:
-                self.add(steps, _pairs("rank", rank, sides[0].ranks, sides[1].ranks, self.notes))
+                pairs = _pairs("rank", rank, sides[0].ranks, sides[1].ranks, self.notes)
+                self.add(steps, pairs, with_all=_are_all(pairs, sides))
         after = dict(pairwise(dict.fromkeys(task.steps for task in self.tasks)))
         before = {later: earlier for earlier, later in after.items()}
         self.tasks = [replace(t, before=before.get(t.steps), after=after.get(t.steps)) for t in self.tasks]
@@ -135,14 +138,17 @@ class _Plan:
     def run(self, executor: Executor | None, progress: Progress | None, lost: tuple[str, ...]) -> Comparison:
         """Compare; `lost` says what is gone from the dumps."""
         one, other = self._dumps
-        found, unfinished = _run(self.tasks, executor, progress, in_order=not any(map(_lacks_bytes, self._dumps)))
+        try:
+            found, unfinished = _run(self.tasks, executor, progress, in_order=not any(map(_lacks_bytes, self._dumps)))
+        finally:
+            forget(self._settings.comparison)
         notes = dict.fromkeys((*self.notes, *ran_as_written(one.run, other.run), *set_otherwise(one.run, other.run)))
         return Comparison(*self._paths, found, tuple(notes), lost, unfinished)
 
-    def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]]) -> None:
-        """Compare a step rank by rank."""
+    def add(self, steps: tuple[int, int], ranks: Iterable[tuple[int, int]], *, with_all: bool) -> None:
+        """Compare a step rank by rank; `with_all` if these are all ranks of both sides."""
         for pair in ranks:
-            self.tasks.append(Task(*self._paths, self._control, steps, pair, self._settings))
+            self.tasks.append(Task(*self._paths, self._control, steps, pair, self._settings, with_all=with_all))
 
     def add_together(self, steps: tuple[int, int], leads: tuple[int, int]) -> None:
         """Compare a step with all ranks of each side put together."""
@@ -244,3 +250,8 @@ def _parsed(what: str, given: str | int) -> tuple[int, int]:
         return int(one), int(other if colon else one)
     except ValueError:
         raise ConfigError(f"{what} is {given!r}; allowed: a number, or TARGET:BASELINE such as '3:0'") from None
+
+
+def _are_all(pairs: Sequence[tuple[int, int]], sides: tuple[Step, Step]) -> bool:
+    """Return True if pairs of ranks name all ranks of both sides."""
+    return all({pair[side] for pair in pairs} == set(step.ranks) for side, step in enumerate(sides))

@@ -24,6 +24,7 @@ from .explanation.state_names import begins_otherwise
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .layers.between import layer_notes
+from .meetings.evaluated_collectives import collectives_of
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
@@ -177,7 +178,7 @@ def _compared(
     target, baseline = ranks
     found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
-    replays = MeetingReplays(enabled=True)
+    replays = MeetingReplays(enabled=True, known=collectives_of(task.settings.comparison))
     verdict = RankVerdict(found, pairs, replays, task.settings.precision_budget or BUDGET)
     verdict.run()
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
@@ -206,6 +207,6 @@ def _compared(
         modules=found_modules(modules),
         notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *found.notes, *notes, *told),
         proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
-        meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans), **parts,
+        meets=tuple(attendance_of(target).parts), leans=() if task.with_all else replays.leans(), **parts,
     )  # fmt: skip
     return evidence, LeftBefore(*found.sides, found.covered)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..choices import PATIENCE_S
 from ..dump import Dump, open_dump
 from ..dump.shown.step_ranks import named
 from ..errors import MissingDataError
@@ -20,7 +21,6 @@ from .waiting.meetings_begun import BegunStep, Key, Meet, Reading, read_begun
 from .waiting.open_meetings import OpenMeeting, open_meetings
 from .waiting.rank_lives import Life, lives_of
 
-PATIENCE_S: Final = 30.0
 _MOST_LINES: Final = 16  # about ranks
 _LABELS: Final = {
     "apart": "Ranks go apart",
@@ -76,8 +76,9 @@ class Hang:
             yield f"... {len(alike) - _MOST_LINES} more such lines; --format json has all"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return it as plain values; ``docs/json/hang.schema.json`` describes them."""
         return {
+            "schema": 1,
             "exit_code": self.exit_code,
             "findings": [finding.row for finding in self.findings],
             "open": [_open_row(meeting) for meeting in self.open],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ..choices import STATUS_TEXTS
 from ..dump.shown.notebook_html import line, shown, table
 from ..dump.shown.short_texts import format_number
-from .evidence.findings import STATUS_TEXTS, RankEvidence
+from .evidence.findings import RankEvidence
 from .evidence.row_summary import summary_of
 from .rerun.rounding_error import LocalError
 

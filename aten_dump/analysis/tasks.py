@@ -31,6 +31,7 @@ class Settings:
     data: bool = True
     allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
     precision_budget: float | None = None  # how far an end may be from its meaning, relative L2
+    comparison: str = ""  # what tasks of one comparison have alike: they share what one of them found out
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Task:
     before: tuple[int, int] | None = None  # the steps before, where they are compared too
     after: tuple[int, int] | None = None  # the steps after, likewise
     together: bool = False  # all ranks of each side are put together; `ranks` has the leads
+    with_all: bool = False  # the other ranks of both sides are compared as well
 
     @property
     def step(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from importlib import import_module
 from typing import Any, Final
@@ -15,9 +16,9 @@ from ..plain_text import visible_lines
 from .build_text import build_text
 from .completion import install_option
 from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint, exit_code
+from .late_imports import import_before, later
 
-# name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used, as torch
-# takes a second to import.
+# name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used.
 COMMANDS: Final = {
     "run": "Record a command that knows nothing of it: python, torchrun, accelerate launch ...",
     "ctl": "Switch a run that records: on, off, steps, level, status.",
@@ -60,12 +61,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        with ended_by_sigint():
-            found = import_module(f".{_FOLDERS.get(cmd_name, 'commands')}.{cmd_name}", __package__).command
-        assert isinstance(found, click.Command)
-        return found
+        return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin so from the table, without importing them, and options."""
@@ -100,6 +96,15 @@ class Commands(click.Group):
         except Exception:  # noqa: BLE001 - printed whole
             traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us
             raise click.exceptions.Exit(TOOL_FAILED) from None
+
+
+@functools.cache
+def _command(name: str) -> click.Command:
+    with ended_by_sigint(), later():
+        found = import_module(f".{_FOLDERS.get(name, 'commands')}.{name}", __package__).command
+    assert isinstance(found, click.Command)
+    import_before(found)
+    return found
 
 
 def _end(code: int) -> None:

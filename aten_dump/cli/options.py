@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
+from ..choices import MODES
 from ..dump import Calls, Dump, RankDump, open_dump
 from ..dump.call_filter import Wanted
-from ..dump.index.call_modes import MODES
 from ..dump.wholeness import Recorded, not_whole_lines
 from ..dump.why_absent import no_such_filter
 from ..errors import MissingDataError

@@ -6,18 +6,17 @@ import functools
 import importlib
 import os
 import runpy
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children
-from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final, TypeVar
 
 import click
 
 from ..errors import ConfigError
+from .worker_processes import Workers
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,22 +50,6 @@ def _scheduler() -> str | None:
     return found
 
 
-class _Worker(SpawnProcess):
-    """A process that Ctrl-C, which a terminal sends to all at once, leaves to the one that started it."""
-
-    def start(self) -> None:
-        """Start; the process has SIGINT blocked from its first instruction on, also while it imports torch."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Workers(SpawnContext):
-    Process = _Worker
-
-
 @contextmanager
 def workers(jobs: int) -> Iterator[Executor | None]:
     """Return an executor of so many processes that share the cores, or of a scheduler's workers where one was named;
@@ -85,7 +68,7 @@ def workers(jobs: int) -> Iterator[Executor | None]:
         return
     # Spawned, not forked: torch and the progress bar have threads, whose locks a fork would copy.
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, _Workers(), _prepare, (threads, tuple(_imported))) as executor:
+    with ProcessPoolExecutor(jobs, Workers(), _prepare, (threads, tuple(_imported))) as executor:
         try:
             yield executor
         except KeyboardInterrupt:
@@ -142,11 +125,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _prepare(threads: int, modules: tuple[str, ...]) -> None:
-    _use_threads(threads)
-    import_modules(modules)
-
-
-def _use_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    import_modules(modules)

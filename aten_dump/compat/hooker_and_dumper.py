@@ -12,7 +12,7 @@ from ..capture.launcher_rank import rank_and_world_size
 from ..capture.mode import DumpMode
 from ..config import DumpConfig
 from ..errors import CaptureError, MissingDataError
-from ..export import Options, export_dump
+from ..export.job import Options, export_dump
 
 _SUFFIX = ".hdf5"
 

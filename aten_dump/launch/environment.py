@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..config import DumpConfig
 from ..errors import ConfigError
@@ -16,19 +16,32 @@ from .hook.torch_import import VARIABLE
 _HOOK: Final = Path(__file__).with_name("hook")
 
 
-def environment_of(config: DumpConfig, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment_of(
+    config: DumpConfig | None, inherited: Mapping[str, str], watch: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """Return `inherited` with what makes each Python process below it record.
+
+    Args:
+        config: what is recorded; with `watch`, where an alert has a step recorded, or None.
+        inherited: the environment as it is.
+        watch: options of `Watch`, for processes that are watched.
 
     Raises:
         ConfigError: the config holds a function, which cannot be handed to another process.
     """
-    if callable(config.trigger):
-        raise ConfigError("DumpConfig.trigger is a function; a command can be recorded with a trigger by name only")
-    path = os.path.abspath(os.fspath(config.path))  # a launcher may start its processes in another folder
-    fields = dataclasses.replace(config, path=path).as_dict()
+    fields: dict[str, Any] = {} if config is None else _fields(config)
+    if watch is not None:
+        fields["watch"] = dict(watch)
     before = inherited.get("PYTHONPATH")
     return {
         **inherited,
         VARIABLE: json.dumps(fields),
         "PYTHONPATH": f"{_HOOK}{os.pathsep}{before}" if before else str(_HOOK),
     }
+
+
+def _fields(config: DumpConfig) -> dict[str, Any]:
+    if callable(config.trigger):
+        raise ConfigError("DumpConfig.trigger is a function; a command can be recorded with a trigger by name only")
+    path = os.path.abspath(os.fspath(config.path))  # a launcher may start its processes in another folder
+    return dataclasses.replace(config, path=path).as_dict()

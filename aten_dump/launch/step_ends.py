@@ -22,9 +22,9 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
+from ..capture.intercept.next_module_call import NextModuleCall
 from ..capture.torch_internals.engine import current_graph_task_id
 from ..capture.torch_internals.patches import Patch
-from .next_module_call import NextModuleCall
 
 
 class StepEnds:

@@ -18,45 +18,66 @@ import os
 import shlex
 import sys
 from multiprocessing.util import Finalize
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.utils.data
 from torch.optim import Optimizer
 
+from ..capture.intercept.next_module_call import NextModuleCall
 from ..capture.launcher_rank import folder_of_attempt, rank_and_world_size
 from ..capture.mode import DumpMode
 from ..config import DumpConfig, Selection
-from ..errors import StoreError
+from ..errors import ConfigError, StoreError
+from ..watch.run_watch import Watch
 from .live_objects import models_of, optimizers
-from .next_module_call import NextModuleCall
 from .step_ends import StepEnds
 
 RECORDED_RANK: Final = "ATEN_DUMP_RUN_RANK"  # set in a process that records, for its children to see
+WATCHED: Final = "watch"  # among the fields in the variable: the options of a Watch
 _EARLY: Final = 5  # before multiprocessing ends daemonic children
 
 
 def begin(variable: str) -> Unattended:
-    """Wait for the first call of a module; record from there by the config that the environment has in `variable`."""
-    return Unattended(DumpConfig.from_dict(json.loads(os.environ[variable]), f"the variable {variable}"))
+    """Wait for the first call of a module; record or watch from there as the environment has it in `variable`."""
+    fields = json.loads(os.environ[variable])
+    where = f"the variable {variable}"
+    watched = fields.pop(WATCHED, None)
+    if watched is None:
+        return UnattendedRecording(DumpConfig.from_dict(fields, where))
+    return UnattendedWatch(watched, DumpConfig.from_dict(fields, where) if fields else None)
 
 
 class Unattended:
-    """The recording of this process: waits, records, ends."""
+    """What is done in this process: waits for the first call of a module, ends steps, and ends with the process."""
 
-    def __init__(self, config: DumpConfig) -> None:
-        self._config = config
-        self._dump: DumpMode | None = None
+    def __init__(self) -> None:
         self._known: set[int] = set()  # optimizers that were looked at
         self._several = False
-        self._rank = 0
-        self._is_first = False  # of the ranks that record: it says at the end where the dump is
+        self._begins_late = False  # where it could not begin at the first call of a module
+        self._steps = 0  # that have ended
         self._ends = StepEnds(self._is_alone, self._end_step)
         self._first_module = NextModuleCall(self._start)
 
+    def begin(self, found: list[Optimizer]) -> bool:
+        """Begin, with the optimizers that there are; return False if it cannot begin yet."""
+        raise NotImplementedError
+
+    def has_begun(self) -> bool:
+        """Return True between `begin` and `end`."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """End a step."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End, with the process."""
+        raise NotImplementedError
+
     def _is_to_record(self) -> bool:
         """Return True if this process is a rank of the program, and nobody records it yet."""
-        if self._dump is not None or DumpMode.current() is not None:
+        if self.has_begun() or DumpMode.current() is not None:
             return False
         if torch.utils.data.get_worker_info() is not None:
             return False  # modules that transform its samples
@@ -73,17 +94,9 @@ class Unattended:
             return
         found = optimizers()
         self._look_at(found)
-        self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
-        os.environ[RECORDED_RANK] = _rank_text()
-        Finalize(None, self.close, exitpriority=_EARLY)
-        try:
-            self._dump.start()
-        except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
-            sys.stderr.write(f"aten_dump: {error}. aten-dump run has --path and --overwrite for that\n")
-            raise SystemExit(2) from None
-        self._rank, world_size = rank_and_world_size()  # a program may have left its process group when it ends
-        recorded = Selection.parse("ranks", self._config.ranks)
-        self._is_first = self._rank == next((rank for rank in range(world_size) if rank in recorded), None)
+        if self.begin(found):
+            os.environ[RECORDED_RANK] = _rank_text()
+            Finalize(None, self.close, exitpriority=_EARLY)
 
     def _look_at(self, found: list[Optimizer]) -> None:
         self._known.update(map(id, found))
@@ -96,17 +109,50 @@ class Unattended:
         return not self._several
 
     def _end_step(self) -> None:
-        dump = self._dump
-        if dump is None and self._first_module.cancel():
-            self._start()  # a program without modules: recorded from the second step on
-            dump = self._dump
-        if dump is not None:
-            dump.step()
+        if not self.has_begun() and (self._first_module.cancel() or self._begins_late):
+            self._start()  # a program without modules, or with an optimizer made later: from the second step on
+        self._steps += 1
+        if self.has_begun():
+            self.step()
 
     def close(self) -> None:
         """Commit what is recorded, or wait no more. Idempotent."""
         self._first_module.cancel()
         self._ends.stop()
+        if self.has_begun():
+            self.end()
+
+
+class UnattendedRecording(Unattended):
+    """The recording of this process."""
+
+    def __init__(self, config: DumpConfig) -> None:
+        self._config = config
+        self._dump: DumpMode | None = None
+        self._rank = 0
+        self._is_first = False  # of the ranks that record: it says at the end where the dump is
+        super().__init__()
+
+    def has_begun(self) -> bool:
+        return self._dump is not None
+
+    def begin(self, found: list[Optimizer]) -> bool:
+        self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
+        try:
+            self._dump.start()
+        except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
+            sys.stderr.write(f"aten_dump: {error}. aten-dump run has --path and --overwrite for that\n")
+            raise SystemExit(2) from None
+        self._rank, world_size = rank_and_world_size()  # a program may have left its process group when it ends
+        recorded = Selection.parse("ranks", self._config.ranks)
+        self._is_first = self._rank == next((rank for rank in range(world_size) if rank in recorded), None)
+        return True
+
+    def step(self) -> None:
+        if self._dump is not None:
+            self._dump.step()
+
+    def end(self) -> None:
         dump, self._dump = self._dump, None
         if dump is None:
             return
@@ -121,6 +167,48 @@ class Unattended:
                 f"aten_dump: {as_written} calls of compiled functions ran as written, so a bug of the compiler is not "
                 "in this recording; aten-dump run --compile opaque records them compiled\n"
             )
+
+
+class UnattendedWatch(Unattended):
+    """The watching of this process.
+
+    Args:
+        options: of `Watch`.
+        record: where an alert has a step recorded.
+    """
+
+    def __init__(self, options: dict[str, Any], record: DumpConfig | None) -> None:
+        self._options = options
+        self._record = record
+        self._watch: Watch | None = None
+        super().__init__()
+        self._begins_late = True
+
+    def has_begun(self) -> bool:
+        return self._watch is not None
+
+    def begin(self, found: list[Optimizer]) -> bool:
+        models = models_of(found)
+        if not models:
+            return False
+        try:
+            watch = Watch(**self._options, model=models, record=self._record)
+            self._watch = watch.start(self._steps, by_hook=False)
+        except ConfigError as error:
+            sys.stderr.write(f"aten_dump: {error}\n")
+            raise SystemExit(2) from None
+        return True
+
+    def step(self) -> None:
+        if self._watch is not None:
+            self._watch.step()
+
+    def end(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+            if watch.alerts and rank_and_world_size()[0] == 0:
+                sys.stderr.write(f"aten_dump: {len(watch.alerts)} alerts, the first: {watch.alerts[0].text}\n")
 
 
 def _summary(config: DumpConfig, rank: int) -> str:

@@ -135,6 +135,8 @@ def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
 
 
 def _in_short(found: NonFinite) -> str:
+    if found.first is not None and is_collective(found.first.op):
+        return f"brought by {found.first.name} ({found.first.op})"
     if found.first is not None:
         return f"first in {found.first.name} ({found.first.op})"
     if found.scaled:

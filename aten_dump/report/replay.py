@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 from ..analysis.repeat import Repeated
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
 from ..dump.shown.command_lines import next_line
+from ..dump.shown.step_ranks import told_together
 from ..dump.wholeness import reason_of
 from .table import Table, names, numbers, words
+
+_MOST_LINES: Final = 20  # of steps and ranks that are alike
 
 
 def answer_lines(found: Replay) -> Iterator[str]:
     """Yield the answer: which op is off, by how much, where; then how many ran and how many could not."""
+    yield from _answer(found)
+    yield from _counts(found)
+
+
+def _answer(found: Replay) -> Iterator[str]:
     where = f"{found.path} (step {found.step}, rank {found.rank})"
     guilty = found.guilty
     if guilty is not None:
@@ -38,7 +48,44 @@ def answer_lines(found: Replay) -> Iterator[str]:
     else:
         yield f"no op of {where} could be replayed"
     yield from (f"  Layer: {fault}" for fault in found.layers)
-    yield from _counts(found)
+
+
+def all_lines(found: Sequence[Replay]) -> Iterator[str]:
+    """Yield the answer of several steps and ranks: the first suspect whole, of the others a line for those alike."""
+    if len(found) == 1:
+        yield from answer_lines(found[0])
+        return
+    first = first_suspect(found)
+    if first is not None:
+        yield from _answer(first)
+    others = [one for one in found if one is not first]
+    yield from islice(told_together((one.step, one.rank, _in_short(one)) for one in others), _MOST_LINES)
+    if found:
+        ops = [op for one in found for op in one.ops]
+        skipped = tuple(call for one in found for call in one.skipped)
+        yield from _counts(replace(found[0], ops=tuple(ops), skipped=skipped), f" of {len(found)} steps and ranks")
+
+
+def first_suspect(found: Sequence[Replay]) -> Replay | None:
+    """Return the first step and rank with an op that is off; of a step, the one whose op is furthest off."""
+    sick = [one for one in found if one.guilty is not None or one.layers]
+    return min(
+        sick, key=lambda one: (one.step, 0.0 if one.guilty is None else -one.guilty.ratio, one.rank), default=None
+    )
+
+
+def _in_short(found: Replay) -> str:
+    if found.guilty is not None:
+        return f"{found.guilty.name} ({found.guilty.op}) is the first suspect"
+    if found.layers:
+        return f"a compiler made another function: {found.layers[0]}"
+    if found.lacks:
+        return f"whether an op is off is not known: the recording is {reason_of(found.lacks)}"
+    if not found.ops:
+        return "no op could be replayed"
+    if found.dtype == "float64":
+        return "no op is further off than an honest implementation is"
+    return f"replayed in the recorded dtypes, {len(found.unequal)} of {len(found.ops)} ops not bit-equal"
 
 
 def what_next(found: Replay) -> Iterator[str]:
@@ -66,11 +113,11 @@ def _place(op: ReplayedOp) -> str:
     return ", ".join(parts)
 
 
-def _counts(found: Replay) -> Iterator[str]:
+def _counts(found: Replay, of: str = "") -> Iterator[str]:
     same = sum(op.bit_equal for op in found.ops)
     drew = sum(op.drew for op in found.ops)
     yield (
-        f"{len(found.ops)} ops replayed on {found.device}: {same} bit-equal in the recorded dtype"
+        f"{len(found.ops)} ops{of} replayed on {found.device}: {same} bit-equal in the recorded dtype"
         f"{f' ({drew} of all drew random numbers)' if drew else ''}, {len(found.skipped)} not replayed"
     )
     for reason, count in found.reasons.most_common():

@@ -10,9 +10,10 @@ from typing import Any, Final
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
+from ..plain_text import counted
 from ..store.records import CALL_KINDS, Note
 from .table import Table, names, numbers, words
-from .units import counted, format_bytes, format_number, tensor_type
+from .units import format_bytes, format_number, tensor_type
 
 # How well a statistic can be spared where a terminal is narrow; with the shapes at 1, NaN stay the longest.
 _SPARE: Final = {"nan": -1, "min": 0, "max": 0, "posinf": 2, "neginf": 2, "mean": 3, "l2norm": 3, "std": 4}

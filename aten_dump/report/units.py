@@ -8,15 +8,10 @@ from typing import Any, Final
 from ..dump import GeneratorRef, ObjectRef, ReprRef, Value
 from ..dump.shown.short_texts import duration_text, format_bytes, format_number, tensor_type
 
-__all__ = ["argument", "counted", "duration_text", "format_bytes", "format_number", "tensor_type"]
+__all__ = ["argument", "duration_text", "format_bytes", "format_number", "tensor_type"]
 
 _MAX_TENSORS: Final = 3
 _MAX_LITERALS: Final = 8
-
-
-def counted(count: int, what: str) -> str:
-    """Return ``1 step``, ``2 steps``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def argument(tree: Any) -> str:

@@ -208,6 +208,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no C compiler here: neither cc nor gcc is on the path")
 @pytest.mark.parametrize("first", ["in the recorder", "program"])
 def test_ctrl_c_twice_ends_a_program_whose_disk_hangs(tmp_path: Path, first: str) -> None:

@@ -72,6 +72,7 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
+@pytest.mark.slow
 @needs_bash
 def test_tab_completes_commands_and_names_of_calls(home: Path, dump: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["--install-completion", "bash"])

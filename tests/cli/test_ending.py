@@ -55,6 +55,7 @@ def ended(code: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_thread_in_torch_does_not_abort_the_process() -> None:
     assert ended(IN_TORCH) == (0, "told\n", "")
 

@@ -23,6 +23,7 @@ def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
 
 
+@pytest.mark.slow
 def test_output_in_a_pipe_is_plain_and_whole(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "dump")
     long = "transformer." + ".".join(f"layer{i}" for i in range(60))
@@ -51,6 +52,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_message_and_could_not_be_shown(tmp_path: Path) -> None:
     root = linear_step(tmp_path / "dump").builder.finish()
     named = b"cannot write /dev/full: No space left on device; name another --output"

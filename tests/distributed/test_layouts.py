@@ -164,6 +164,7 @@ def assert_first_cause(found: Comparison, fault: str, kind: str, call: str, said
     assert found.cause.row.place.rank == 1
 
 
+@pytest.mark.slow
 def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
     found = compare(dumps / "tp.unreduced", dumps / "single")
     assert found.verdict == "different"

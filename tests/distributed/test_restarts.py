@@ -68,6 +68,7 @@ def sums(path: Path, step: int, rank: int) -> float:
     return float(call.mutated_values["tensors"][0].tensor()[0])
 
 
+@pytest.mark.slow
 def test_the_attempt_that_crashed_is_kept(tmp_path: Path) -> None:
     torchrun(tmp_path, "dump")
     dump = open_dump(tmp_path / "dump")

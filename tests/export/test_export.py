@@ -21,9 +21,10 @@ from torch import nn
 
 from aten_dump import Call, ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, StoreError, Value, open_dump
 from aten_dump.cli.main import main
-from aten_dump.export import TARGETS, Options, export_dump
 from aten_dump.export.chosen_calls import slots_of
 from aten_dump.export.formats.to_msprobe import name_in_msprobe
+from aten_dump.export.job import Options, export_dump
+from aten_dump.export.targets import TARGETS
 from tests.sampling import slow_but_for
 
 from .conftest import Net, record
@@ -105,7 +106,7 @@ def test_a_file_does_not_replace_a_folder_or_a_device(recorded: Path, tmp_path: 
 
 def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from aten_dump.export import export_dump\n"
+        "import sys, time; from aten_dump.export.job import export_dump\n"
         "def slow(done, total): print('going', flush=True); time.sleep(60)\n"
         "export_dump(sys.argv[1], 'torch', sys.argv[2], progress=slow)"
     )
@@ -198,7 +199,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
     """An export takes less memory than its largest tensor: some blocks of 8 MiB, and 8 MiB of shards."""
     export = (
-        "import re, sys, torch, h5py; from aten_dump.export import Options, export_dump; from aten_dump.export.formats import to_npy, to_msprobe\n"
+        "import re, sys, torch, h5py; from aten_dump.export.job import Options, export_dump; from aten_dump.export.formats import to_npy, to_msprobe\n"
         "high = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = high()\n"
         "export_dump(sys.argv[1], sys.argv[3], sys.argv[2], Options(filters={'kind': 'api'}))\n"

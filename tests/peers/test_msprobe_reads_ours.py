@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aten_dump.export import export_dump
+from aten_dump.export.job import export_dump
 from tests.export.conftest import record
 
 from .conftest import rows_of

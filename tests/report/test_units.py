@@ -10,7 +10,8 @@ import torch
 
 from aten_dump import open_dump
 from aten_dump.dump import GeneratorRef, ObjectRef, ReprRef
-from aten_dump.report.units import argument, counted
+from aten_dump.plain_text import counted
+from aten_dump.report.units import argument
 from tests.dump.building import Builder
 
 

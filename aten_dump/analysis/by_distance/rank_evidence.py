@@ -20,6 +20,7 @@ from ..evidence.run_settings import summed_otherwise
 from ..explanation.cause_facts import explained
 from ..explanation.precisions import precisions_of
 from ..flow.flat_memory import with_parts
+from ..meetings.evaluated_collectives import collectives_of
 from ..meetings.meeting_points import attendance_of
 from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.alignment import HOW_TEXTS
@@ -107,7 +108,7 @@ def recompute_pairs(rank: RankDump) -> list[Pair]:
 def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair]) -> RankEvidence:
     settings, is_whole = task.settings, task.control != RECOMPUTE
     control = _control(baseline, task) if task.control is not None and is_whole else None
-    replays = MeetingReplays(enabled=settings.replay)
+    replays = MeetingReplays(enabled=settings.replay, known=collectives_of(settings.comparison))
     primary, others = divide(pairs)
     kind = primary[0].target.kind if primary else ""
     judge, sources = ResultJudge(settings.rules, replays, control), _outside(task, target, baseline)
@@ -144,7 +145,7 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
         notes=(*incomplete(target, baseline), *notes), unknown_ends=(*ends.unknown, *walk.unknown),
         proven=len(walk.judged) - len(walk.unproven), judged=len(walk.judged),
         unproven=tuple(call.name for call in walk.unproven.values()),
-        meets=tuple(attendance_of(target).parts), leans=tuple(replays.leans),
+        meets=tuple(attendance_of(target).parts), leans=() if task.with_all else replays.leans(),
     )  # fmt: skip
 
 

@@ -412,7 +412,7 @@ def _made_in(flow: DataFlow, end: End) -> tuple[int, str]:
 def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
     """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
     one, other = (
-        [end for end in _besides(side) if end.number is not None and end.number not in theirs.holders]
+        [end for end in made_besides(side) if end.number is not None and end.number not in theirs.holders]
         for side, theirs in (sides, sides[::-1])
     )
     return one, other
@@ -454,17 +454,17 @@ def _has_of(evaluation: Evaluation, other: Evaluation, end: End) -> bool:
     return end.number is None or not (numbers | {end.number}).isdisjoint(other.holders)
 
 
-def _besides(evaluation: Evaluation) -> Iterator[End]:
+def made_besides(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program made outside of its modules, and no call reads."""
     returned = {value.id for _, _, value in _returned(evaluation.flow)}
     return (end for end in _unread(evaluation) if end.value.id not in returned) if returned else iter(())
 
 
 def _unread(evaluation: Evaluation) -> Iterator[End]:
-    """Yield what the program was shown, and no call reads."""
+    """Yield what the program was shown, and no call reads; a view of memory from outside was not made."""
     for value in TakenResults(evaluation.flow).all():
         maker = evaluation.flow.maker(value)
-        if maker is not None:
+        if maker is not None and not (evaluation.flow.is_view(maker) and evaluation.flow.writer(value) is None):
             yield End("output", maker.name, value, number_of(evaluation, value))
 
 

@@ -22,19 +22,21 @@ from typing import Any, Final, Protocol
 import torch
 
 from ...dump import Call, Value
-from ...errors import AtenDumpError, ReplayError
+from ...errors import AtenDumpError, ReplayError, UnfinishedError
 from ...geometry import once
 from ...store.op_names import UNSCALE_GRADIENTS, WAIT_TENSOR, is_workspace, read_op_name
 from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
+from ..rerun.arguments.memory_need import first_cause, ran_out
 from ..rerun.kernel_ops import behind_unknown, unknown_slots
-from ..rerun.run_op import result_slots, run_on
+from ..rerun.run_op import result_slots, run_on, said_by
 from ..rerun.run_region import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
 from ..signatures.signature import UNDEFINED, Signature, distance, sign, sign_value, sum_of_scalars
+from .file_memory import FileMemory
 from .memory import UNREADABLE, Group, Memory, group_of
 from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
 from .plan import CallPlan, Key, plan_of
@@ -45,6 +47,10 @@ _UPDATES_SCALE: Final = "_amp_update_scale_"
 _UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
 _COMPILED: Final = "torch.compile:"  # how the op of a call of compiled code begins
 _UNRUN: Final = 2.0  # times the eps of its dtype: what an element of a result that was not run may be off
+_NO_MEMORY: Final = (
+    "memory ran out while a step was evaluated in float64 ({error}): give the process more, or set TMPDIR to a folder "
+    "on a disk, where values go that memory has no room for"
+)
 _SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
 
 
@@ -155,6 +161,7 @@ class Shared:
     choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
     outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
     in_python: NumbersInPython = field(default_factory=NumbersInPython)
+    files: FileMemory = field(default_factory=FileMemory)
 
 
 class Evaluation:
@@ -232,7 +239,19 @@ class Evaluation:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Evaluate all calls."""
+        """Evaluate all calls.
+
+        Raises:
+            UnfinishedError: memory ran out.
+        """
+        try:
+            self._run_all()
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            raise UnfinishedError(_NO_MEMORY.format(error=said_by(first_cause(error))), ()) from error
+
+    def _run_all(self) -> None:
         kept = {group_of(value.storage, value.id) for value in self._step.left}
         self._generator.manual_seed(7)
         for plan in self._step.plans:
@@ -424,6 +443,8 @@ class Evaluation:
         try:
             made = self._run(plan)
         except UNREADABLE as error:
+            if ran_out(error):
+                raise
             plan.draws = plan.may_draw
             self._take_recorded(plan, key, None if plan.draws else known, str(error))
             return
@@ -433,10 +454,12 @@ class Evaluation:
             if not isinstance(item, Value) or not isinstance(tensor, torch.Tensor):
                 self._read_number(plan, item)
                 continue
+            is_made = slot in plan.results and not slot.startswith("mutated")
+            if is_made:
+                tensor = self._shared.files.within([tensor])[0]
             if slot in plan.results:
                 tensor = self._made(plan, item, tensor)
             tensors[slot] = tensor
-            is_made = slot in plan.results and not slot.startswith("mutated")
             (self._memory.begin if is_made else self._memory.keep)(item, tensor)
             if self.watch_all is not None:
                 self.watch_all(item, tensor)
@@ -648,9 +671,11 @@ class Evaluation:
         tensors = None
         for chosen in (group, [value]):
             try:
-                tensors = start_tensors(chosen)
+                tensors = self._loaded(chosen)
                 break
-            except UNREADABLE:
+            except UNREADABLE as error:
+                if ran_out(error):
+                    raise
                 continue
         if tensors is None:
             return None
@@ -667,6 +692,10 @@ class Evaluation:
         self._sign(value, tensors[value.id])
         return tensors[value.id]
 
+    def _loaded(self, values: Sequence[Value]) -> dict[int, torch.Tensor]:
+        tensors = start_tensors(values)
+        return dict(zip(tensors, self._shared.files.within(list(tensors.values())), strict=True))
+
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def number_of(self, value: Value) -> int:
@@ -675,7 +704,9 @@ class Evaluation:
         if found is None:
             try:
                 found = self._sign(value, self._memory.find(value))
-            except UNREADABLE:
+            except UNREADABLE as error:
+                if ran_out(error):
+                    raise
                 found = self._give(value, self._shared.numbering.new())
         return found
 

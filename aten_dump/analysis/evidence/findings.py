@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
+from ...choices import Status as Status
 from ..distance.value_distance import Closeness, Level
 from ..pairing.alignment import How
 from .noise_floors import FloorFrom
 from .other_ranks import Leaning, Part
 
-Status = Literal["same", "within", "different", "unmatched", "unknown"]
 FindingKind = Literal[
     "source",
     "op",
@@ -29,14 +29,6 @@ FindingKind = Literal[
     "result",
     "precision",
 ]
-
-STATUS_TEXTS: Final[dict[Status, str]] = {
-    "same": "bitwise equal",
-    "within": "equal within the noise floor",
-    "different": "different",
-    "unmatched": "without a counterpart",
-    "unknown": "not compared",
-}
 
 
 @dataclass(frozen=True, slots=True)

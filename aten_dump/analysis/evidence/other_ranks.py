@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dump.shown.step_ranks import named
+
 Key = tuple[object, ...]  # of all meetings of one kind: a group and its ranks; or sender and receiver, and a tag
 
 
@@ -29,5 +31,6 @@ class Leaning:
     limit: float  # what noise explains where those ranks are not compared
 
     def __str__(self) -> str:
-        ranks = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
-        return f"{self.call} brings what {ranks} sent, which differs by {self.error:.3g} (relative L2)"
+        return (
+            f"{self.call} brings what {named('rank', self.ranks)} sent, which differs by {self.error:.3g} (relative L2)"
+        )

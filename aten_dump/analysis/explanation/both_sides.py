@@ -154,7 +154,8 @@ def _settled(
     if found.differs and in_parts:
         parts = _parts(sides, steps, contents, found)
         if parts.meet():
-            found = replace(ask(sides), notes=parts.notes, covered=tuple(parts.covered))
+            again = ask(sides)
+            found = replace(again, notes=(*again.notes, *parts.notes), covered=tuple(parts.covered))
     return found
 
 
@@ -182,8 +183,15 @@ def _with_ends(
 ) -> Evaluated:
     """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
-    in_memory, others = LeftEnds(ends, sides, before), without_means(unmatched(*ends, sides), ends, sides)
+    lost = unmatched(*ends, sides)
+    in_memory, others = LeftEnds(ends, sides, before), without_means(lost, ends, sides)
+    notes = _of_means(lost, others)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
+    if _is_split_loss(odd, ends):
+        odd, notes = (
+            ([], []),
+            (*notes, "the losses do not add up to the same, and the gradients that come of them are the same"),
+        )
     unknown = tuple(in_memory.unknown)
     if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):
         unknown = (*unknown, *dict.fromkeys(f"{end.name}, of which nothing is finite" for end in odd[0] or odd[1]))
@@ -193,11 +201,28 @@ def _with_ends(
     if is_trained and not (any(odd) or near):
         odd = unread_alike(sides)
     if any(odd) or near or is_trained:
-        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near)
+        return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
-    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near)
+    return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near, notes=notes)
+
+
+def _is_split_loss(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:
+    """Return True if nothing but losses differs, of which one side has more: it may average what comes of them."""
+    losses = [sum(end.kind == "loss" for end in some) for some in ends]
+    is_trained = all(
+        any(end.kind == "gradient" or (end.kind == "left" and end.is_changed) for end in some) for some in ends
+    )
+    return (
+        any(odd) and losses[0] != losses[1] and is_trained and all(end.kind == "loss" for some in odd for end in some)
+    )
+
+
+def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[End]]) -> tuple[str, ...]:
+    """Return in a sentence that outputs differ of which the program makes the same."""
+    names = [end.name for side in (0, 1) for end in lost[side] if end.kind == "output" and end not in others[side]]
+    return (f"{names[0]} differs, and what the program makes of it is the same",) if names else ()
 
 
 def _is_lost(evaluation: Evaluation, end: End) -> bool:

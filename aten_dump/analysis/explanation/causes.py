@@ -15,7 +15,7 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
-from ..parts.blocks import dimension_of
+from ..parts.blocks import dimensions_of
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
@@ -466,7 +466,7 @@ class Causes:
     def _is_part(self, value: Value, other: Value) -> bool:
         """Return True if one of two values is a part of what the other side has."""
         shapes = tuple(value.shape), tuple(other.shape)
-        if dimension_of(*shapes) is None and dimension_of(*shapes[::-1]) is None:
+        if not (dimensions_of(*shapes) or dimensions_of(*shapes[::-1])):
             return False
         return any(
             self._sides[side].numbers.get(one.id) in self._sides[1 - side].holders

@@ -1,4 +1,4 @@
-"""Gradients of leaves, and losses, that are means to another end of the step, and no ends of their own.
+"""Gradients of leaves, losses and outputs that are means to another end of the step, and no ends of their own.
 
 Theory of operation
     A program may cut its graph in two: it makes a leaf of what it computed, and goes on with the leaf's gradient from
@@ -7,14 +7,18 @@ Theory of operation
     no leaf there; that is a difference where the other side cuts it off.
     A loss of which the program asks gradients to compute with (a penalty on slopes) has no counterpart where the other
     side finds the same slopes otherwise.
+    Of an inference, what the program goes on to make of an output shows what it is for: if that is the same on both
+    sides, rows in another order or padding that nothing counts are no difference. What was chosen by an output (a
+    token, an accuracy) shows too little of it, so only floating numbers are followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...dump import Call
 from ..cone.cone import Cone, cone_of
-from ..ends.ends import End, is_of_leaf
+from ..ends.ends import End, is_of_leaf, made_besides, taken_besides
 from ..evaluation.evaluation import Evaluation
 from ..flow.last_reads import LastReads
 from ..flow.roots import gradients_asked
@@ -38,7 +42,32 @@ def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
     within = [end for end in within if not _has_leaf(end, side, ends, sides)]
     if within and _is_cut(within, side, ends, sides):
         within = [end for end in within if not _is_cut([end], side, ends, sides)]
-    return [*_serving(unknown, ends[side], evaluation), *within, *_asked(side, odd, ends, evaluation)]
+    asked_for = _asked(side, odd, ends, evaluation)
+    return [*_serving(unknown, ends[side], evaluation), *within, *asked_for, *_read_on(side, odd, sides)]
+
+
+def _read_on(side: int, odd: Ends, sides: Sides) -> list[End]:
+    """Return the outputs of which a side makes other results, which the other side has."""
+    lost = [end for end in odd[side] if end.kind == "output" and end.call]
+    if not lost or any(end.value.is_floating for some in taken_besides(sides) for end in some):
+        return []
+    made = [[end.value for end in made_besides(one) if end.value.is_floating] for one in sides]
+    if not all(made):
+        return []
+    flow, numbers = sides[side].flow, sides[side].numbers
+    whole = {number for value, number in numbers.items() if not flow.rank.value_by_id(value).is_floating}
+    behind, reads = cone_of(sides[side], whole, made[side]).calls, LastReads(flow)
+
+    def is_read_on(end: End) -> bool:
+        return reads.is_read(end.value, lambda call: call.id in behind and not _is_within(call, end.call))
+
+    return [end for end in lost if is_read_on(end)]
+
+
+def _is_within(call: Call | None, outer: int) -> bool:
+    while call is not None and call.id != outer:
+        call = call.parent
+    return call is not None
 
 
 def _asked(side: int, odd: Ends, ends: Ends, evaluation: Evaluation) -> list[End]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...dump import RankDump
+from ...store.op_names import is_collective
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Row
 from ..evidence.place_of_call import place_of
@@ -26,7 +27,8 @@ def nonfinite_first(
     """Return findings with the first NaN or Inf that one side has alone where it belongs, and notes on it."""
     if not any(row.closeness is not None and row.closeness.nonfinite for row in rows):
         return findings, []
-    apart = first_apart(*sides, {pair.target.id: pair.baseline.id for pair in pairs})
+    brought = _brought(rows, 0), _brought(rows, 1)
+    apart = first_apart(*sides, {pair.target.id: pair.baseline.id for pair in pairs}, brought)
     if apart is None:
         return findings, []
     finding = _finding(sides, pairs, rows, apart)
@@ -35,6 +37,13 @@ def nonfinite_first(
         where = f" ({event.source})" if event.source else ""
         return findings, [f"the first NaN or Inf that one side has alone is at {event.name}{where}: {apart}"]
     return [finding, *(other for other in findings if other.row.place != finding.row.place)], []
+
+
+def _brought(rows: Sequence[Row], side: int) -> set[int]:
+    """Return the ids of a side's collectives that brought what all ranks gave: another rank made what is odd in it."""
+    right = (row for row in rows if row.status == "within" and row.floor_from == "replay")
+    places = (row.baseline if side else row.target for row in right)
+    return {place.id for place in places if place is not None and is_collective(place.op)}
 
 
 def _shows(earlier: Finding, nonfinite: Finding) -> bool:

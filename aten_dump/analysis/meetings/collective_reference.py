@@ -1,8 +1,8 @@
 """What each rank must get of a collective, from what all ranks sent.
 
 Theory of operation
-    `sent[j]` has the tensors that the j-th rank of the group gave, in order. What the i-th gets is computed twice: in
-    float64, and as plainly as can be in the dtype of the tensors, which says how far an honest sum may be off.
+    What the ranks of a group give is taken rank by rank, so that of a thousand ranks one is in memory at a time: what
+    is reduced is added up as it comes, and what is passed on is kept. What the i-th rank gets of it is a part.
 """
 
 from __future__ import annotations
@@ -31,6 +31,53 @@ class Asked:
     splits: tuple[tuple[int, ...], ...]  # input splits of each rank's, of an all-to-all
 
 
+class Gathering:
+    """What the ranks of a group give to one collective.
+
+    Attributes:
+        is_reduced: True if its terms are added up as they are taken, each in its dtype.
+    """
+
+    def __init__(self, name: str, reduction: str) -> None:
+        """Begin with nothing.
+
+        Args:
+            name: of the op without namespace and overload, as in ``allreduce_``.
+            reduction: as in ``Asked.reduction``.
+        """
+        plain = _plain(name)
+        self.is_reduced = plain in _REDUCED and reduction in _REDUCTIONS
+        self._part = _REDUCED.get(plain) if self.is_reduced else None
+        self._rule = _PASSED_ON.get(plain)
+        self._reduction = reduction
+        self._are_as_many = plain not in _ROOT_ALONE
+        self._sent: dict[int, list[Tensor]] = {}  # by place in the group; of what is reduced, the totals at 0
+        self._taken = 0
+        self._is_uneven = False
+
+    def take(self, place: int, given: list[Tensor]) -> None:
+        """Take what one rank of the group gave."""
+        self._taken += 1
+        known = next(iter(self._sent.values()), given)
+        self._is_uneven |= self._are_as_many and len(known) != len(given)
+        if not self.is_reduced:
+            self._sent[place] = given
+        elif not self._is_uneven:
+            fold = _REDUCTIONS[self._reduction]
+            self._sent[0] = [fold(one, two) for one, two in zip(known, given, strict=True)] if self._sent else given
+
+    def got(self, asked: Asked) -> list[Tensor] | None:
+        """Return what a rank must get, in the order of its results; None where nothing is known of the collective."""
+        if self._is_uneven or not self._sent:
+            return None
+        if self._part is not None:
+            totals = self._sent[0]
+            if self._reduction == "avg":
+                totals = [total / self._taken for total in totals]
+            return self._part(totals, asked, self._taken)
+        return None if self._rule is None else self._rule([self._sent[place] for place in sorted(self._sent)], asked)
+
+
 def got(name: str, sent: Sent, asked: Asked) -> list[Tensor] | None:
     """Return what a rank must get, in the order of its results; None where nothing is known of such a collective.
 
@@ -39,11 +86,15 @@ def got(name: str, sent: Sent, asked: Asked) -> list[Tensor] | None:
         sent: what each rank of the group gave.
         asked: by the rank in question.
     """
-    plain = name.rstrip("_").removesuffix("_out").replace("_", "")
-    rule = _RULES.get(plain)
-    if rule is None or any(len(given) != len(sent[0]) for given in sent if plain in _SAME_NUMBER):
-        return None
-    return rule(sent, asked)
+    gathering = Gathering(name, asked.reduction)
+    for place, given in enumerate(sent):
+        gathering.take(place, list(given))
+    return gathering.got(asked)
+
+
+def brings_all_the_same(name: str) -> bool:
+    """Return True if a collective of some name brings the same to all ranks."""
+    return _plain(name).startswith(("allreduce", "allgather", "broadcast"))
 
 
 def reduction_of(call: Call) -> str:
@@ -68,22 +119,24 @@ def name_of(call: Call) -> str:
     return read_op_name(call.op).name
 
 
-def _reduced(terms: Sequence[Tensor], asked: Asked) -> Tensor:
-    fold = _REDUCTIONS[asked.reduction]
-    total = terms[0]
-    for term in terms[1:]:
-        total = fold(total, term)
-    return total / len(terms) if asked.reduction == "avg" else total
+def _plain(name: str) -> str:
+    return name.rstrip("_").removesuffix("_out").replace("_", "")
 
 
-def _all_reduced(sent: Sent, asked: Asked) -> list[Tensor] | None:
-    if not asked.reduction:
-        return None
-    return [_reduced(terms, asked) for terms in zip(*sent, strict=True)]
+def _all(totals: list[Tensor], asked: Asked, ranks: int) -> list[Tensor] | None:
+    return totals
 
 
-def _reduced_at_root(sent: Sent, asked: Asked) -> list[Tensor] | None:
-    return _all_reduced(sent, asked) if asked.mine == asked.root else None  # what others hold then, nobody says
+def _all_at_root(totals: list[Tensor], asked: Asked, ranks: int) -> list[Tensor] | None:
+    return totals if asked.mine == asked.root else None  # what others hold then, nobody says
+
+
+def _one_of_list(totals: list[Tensor], asked: Asked, ranks: int) -> list[Tensor] | None:
+    return [totals[asked.mine]]
+
+
+def _chunks(totals: list[Tensor], asked: Asked, ranks: int) -> list[Tensor] | None:
+    return [total.reshape(-1).chunk(ranks)[asked.mine] for total in totals]
 
 
 def _from_root(sent: Sent, asked: Asked) -> list[Tensor] | None:
@@ -106,16 +159,6 @@ def _scattered(sent: Sent, asked: Asked) -> list[Tensor] | None:
     return None if asked.root is None else [sent[asked.root][asked.mine]]
 
 
-def _reduced_list(sent: Sent, asked: Asked) -> list[Tensor] | None:
-    return [_reduced([given[asked.mine] for given in sent], asked)] if asked.reduction else None
-
-
-def _reduced_parts(sent: Sent, asked: Asked) -> list[Tensor] | None:
-    if not asked.reduction:
-        return None
-    return [_reduced(terms, asked).reshape(-1).chunk(len(sent))[asked.mine] for terms in zip(*sent, strict=True)]
-
-
 def _exchanged(sent: Sent, asked: Asked) -> list[Tensor] | None:
     return [given[asked.mine] for given in sent]
 
@@ -128,10 +171,16 @@ def _exchanged_parts(sent: Sent, asked: Asked) -> list[Tensor] | None:
     return [torch.cat(parts)]
 
 
-_RULES: Final[dict[str, Callable[[Sent, Asked], list[Tensor] | None]]] = {
-    "allreduce": _all_reduced,
-    "allreducecoalesced": _all_reduced,
-    "reduce": _reduced_at_root,
+_REDUCED: Final[dict[str, Callable[[list[Tensor], Asked, int], list[Tensor] | None]]] = {
+    "allreduce": _all,
+    "allreducecoalesced": _all,
+    "reduce": _all_at_root,
+    "reducescatter": _one_of_list,
+    "reducescatterbase": _chunks,
+    "reducescattertensor": _chunks,
+    "reducescattertensorcoalesced": _chunks,
+}
+_PASSED_ON: Final[dict[str, Callable[[Sent, Asked], list[Tensor] | None]]] = {
     "broadcast": _from_root,
     "recv": _from_root,
     "allgather": _gathered,
@@ -141,15 +190,11 @@ _RULES: Final[dict[str, Callable[[Sent, Asked], list[Tensor] | None]]] = {
     "allgatherintotensor": _joined,
     "allgatherintotensorcoalesced": _joined,
     "scatter": _scattered,
-    "reducescatter": _reduced_list,
-    "reducescatterbase": _reduced_parts,
-    "reducescattertensor": _reduced_parts,
-    "reducescattertensorcoalesced": _reduced_parts,
     "alltoall": _exchanged,
     "alltoallbase": _exchanged_parts,
     "alltoallsingle": _exchanged_parts,
 }
-_SAME_NUMBER: Final = frozenset(_RULES) - {"scatter", "broadcast", "recv"}  # of tensors from each rank
+_ROOT_ALONE: Final = frozenset({"scatter", "broadcast", "recv"})  # other ranks give no tensors
 _REDUCTIONS: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "sum": torch.add,
     "avg": torch.add,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,16 +30,22 @@ class Apart:
         return f"the {self.side} {how} {counted}, the {other} has none here{why}"
 
 
-def first_apart(target: RankDump, baseline: RankDump, pairs: Mapping[int, int]) -> Apart | None:
+def first_apart(
+    target: RankDump,
+    baseline: RankDump,
+    pairs: Mapping[int, int],
+    brought: tuple[Container[int], Container[int]] = ((), ()),
+) -> Apart | None:
     """Return the first finding of NaN or Inf that one side has alone, the target's where both have one.
 
     Args:
         target: one step and rank.
         baseline: the same of the other side.
         pairs: ids of the target's calls to those of their counterparts.
+        brought: ids of both sides' collectives that are right: what they brought was made by another rank.
     """
     try:
-        ours, theirs = _events(target), _events(baseline)
+        ours, theirs = _events(target, brought[0]), _events(baseline, brought[1])
     except MissingDataError:  # neither statistics nor bytes
         return None
     paired = {(e.call_id, pairs.get(e.call_id)) for e in ours}
@@ -59,9 +65,10 @@ def first_apart(target: RankDump, baseline: RankDump, pairs: Mapping[int, int]) 
     return None
 
 
-def _events(rank: RankDump) -> list[Event]:
+def _events(rank: RankDump, brought: Container[int]) -> list[Event]:
     found = find_nonfinite(rank)
-    return sorted((*found.producers, *found.outside), key=lambda event: event.call_id)
+    events = (event for event in (*found.producers, *found.outside) if event.call_id not in brought)
+    return sorted(events, key=lambda event: event.call_id)
 
 
 def _place(event: Event) -> tuple[str, str, str]:

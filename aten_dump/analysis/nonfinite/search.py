@@ -22,8 +22,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
+from ...choices import NEAR
 from ...dump import Call, RankDump, Value
 from ...dump.wholeness import lacks_with
 from ...errors import MissingDataError
@@ -36,7 +37,6 @@ from .reach import End, Moment, Origin, Reach, moment_of
 from .value_range import ContentsTable
 
 Kind = Literal["producer", "propagator", "mask", "outside", "scaled", "contained"]
-NEAR: Final = 0.1  # a value beyond this share of its dtype's greatest number is near overflow
 
 
 @dataclass(frozen=True, slots=True)

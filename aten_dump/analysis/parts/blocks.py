@@ -1,15 +1,16 @@
-"""Finds tensors as blocks of larger ones, along one dimension, without making the blocks.
+"""Finds tensors as blocks of larger ones, without making the blocks.
 
 Theory of operation
     Of each tensor the sums over its last dimension are kept, weighted by ``exp(i * theta * k)`` for two angles, and the
     sums of squares. A block of it has the rows' sums, each turned by where the row lies in the block: so the
-    projections of any block come from the sums kept, and a block is known by its norm and these.
+    projections of any block come from the sums kept, and a block is known by its norm and these. A block that is
+    smaller in several dimensions (a row of a batch without its padding) is looked for by its largest row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -36,12 +37,19 @@ class Block:
     start: int
     length: int
     size: int  # of the larger one, in that dimension
+    within: Block | None = None  # the larger one is a block itself, of a tensor that is larger still
 
     def __str__(self) -> str:
         """Return where it lies, in words."""
         last = self.start + self.length - 1
         where = f"index {self.start}" if self.length == 1 else f"indices {self.start} to {last}"
-        return f"{where} of {self.size} along dimension {self.dim}"
+        more = "" if self.within is None else f", in {self.within}"
+        return f"{where} of {self.size} along dimension {self.dim}{more}"
+
+    def of(self, whole: torch.Tensor, ahead: int = 0) -> torch.Tensor:
+        """Return the block of a tensor that has so many more dimensions ahead."""
+        larger = whole if self.within is None else self.within.of(whole, ahead)
+        return larger.narrow(self.dim + ahead, self.start, self.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +67,14 @@ class Rows:
     __slots__ = ("last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Read a tensor, float[..., last]; of one dimension, each element is a row."""
+        """Read a tensor, [..., last]; of one dimension, or of integers, each element is a row.
+
+        Of integers that are the same for all samples, those of one count: positions, and masks.
+        """
         found = tensor.detach().to("cpu", torch.float64)
-        found = found.unsqueeze(-1) if found.dim() == 1 else found
+        if tensor.dim() > 1 and not tensor.is_floating_point() and bool((found == found[:1]).all()):
+            found = found[:1]
+        found = found.unsqueeze(-1) if _has_rows_of_one(tensor) else found
         self.shape = tuple(found.shape)
         self.last = self.shape[-1]
         columns = torch.arange(self.last, dtype=torch.float64)
@@ -96,18 +109,45 @@ class Rows:
         ends = torch.cat((along.new_zeros(1), along.cumsum(0)))
         return (ends[length:] - ends[:-length]).clamp(min=0).sqrt()
 
+    def is_zero_outside(self, block: Block) -> bool:
+        """Return True if nothing but zeros lies outside a block of this tensor."""
+        outside = self.squares.clone()
+        block.of(outside).zero_()
+        return not bool(outside.any())
+
+    def like_largest_row(self, part: Rows, dims: Sequence[int], allowed: float) -> Iterator[Block]:
+        """Yield the blocks of the shape of a part in which its largest row is where it is in the part."""
+        place = int(part.squares.argmax())
+        at = [int(one) for one in torch.unravel_index(torch.tensor(place), part.squares.shape)]
+        row = float(part.squares.flatten()[place]) ** 0.5
+        near = ((self.squares.sqrt() - row).abs() <= allowed + _CANCELLED * self.norm).nonzero().tolist()
+        for hit in near[:_MOST_HITS]:
+            starts = [one - mine for one, mine in zip(hit, at, strict=True)]
+            sizes = zip(starts, part.shape, self.shape, strict=False)
+            if all(start >= 0 and start + length <= size for start, length, size in sizes):
+                block: Block | None = None
+                for dim in dims:
+                    block = Block(dim, starts[dim], part.shape[dim], self.shape[dim], block)
+                if block is not None:
+                    yield block
+
     def has(self, wanted: Sequence[complex], allowed: float, block: Block) -> bool:
         """Return True if a block of this tensor has these projections, but for so much."""
-        found = _projections(self.sums.narrow(block.dim + 1, block.start, block.length), self.last)
+        found = _projections(block.of(self.sums, 1), self.last)
         return all(abs(one - other) <= allowed for one, other in zip(found, wanted, strict=True))
+
+
+def dimensions_of(part: Sequence[int], whole: Sequence[int]) -> list[int]:
+    """Return the dimensions in which a shape is smaller; none if it is no block's."""
+    if len(part) != len(whole) or any(one > other for one, other in zip(part, whole, strict=True)):
+        return []
+    return [dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one < other]
 
 
 def dimension_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
     """Return the dimension in which a shape is smaller, all others being the same; None: it is no block's."""
-    if len(part) != len(whole):
-        return None
-    differ = [dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one != other]
-    return differ[0] if len(differ) == 1 and part[differ[0]] < whole[differ[0]] else None
+    differ = dimensions_of(part, whole)
+    return differ[0] if len(differ) == 1 else None
 
 
 class Blocks:
@@ -140,6 +180,17 @@ class Blocks:
             block = Block(dim, int(windows.starts[place]), part.shape[dim], whole.shape[dim])
             if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
                 found.append((number, block))
+        return found
+
+    def find_smaller(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
+        """Return where a tensor lies in others that are larger in several dimensions, but not in the last."""
+        found, wanted = [], part.projections() if part.norm else []
+        for number, whole in self._wholes.items() if part.norm else ():
+            dims = dimensions_of(part.shape, whole.shape)
+            if len(dims) > 1 and part.shape[-1] == whole.shape[-1]:
+                for block in whole.like_largest_row(part, dims, TOLERANCE * part.norm + noise):
+                    if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
+                        found.append((number, block))
         return found
 
     def may_have_slices(self, part: Rows, dim: int) -> bool:
@@ -181,9 +232,13 @@ def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
     return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
+def _has_rows_of_one(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 or not tensor.is_floating_point()
+
+
 def can_be_block(tensor: torch.Tensor) -> bool:
     """Return True if a tensor can be looked for, or in, and what is kept of it is not too much."""
-    rows = tensor.numel() if tensor.dim() == 1 else math.prod(tensor.shape[:-1])
+    rows = tensor.numel() if _has_rows_of_one(tensor) else math.prod(tensor.shape[:-1])
     return (
         tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.dtype is torch.bool)

@@ -10,7 +10,8 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from ...dump import Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
-from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimension_of
+from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 
 _MOST_NOTES: Final = 3
 
@@ -39,7 +40,7 @@ def may_be_in_parts(
 
 
 def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
-    return dimension_of(one, other) is not None or dimension_of(other, one) is not None
+    return bool(dimensions_of(one, other) or dimensions_of(other, one))
 
 
 class PartsFound:
@@ -50,14 +51,57 @@ class PartsFound:
         self._sides = sides
         self._ends = ends
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
+        self._turned: tuple[dict[int, Rows], dict[int, Rows]] = (
+            {},
+            {},
+        )  # with the last two dimensions in each other's place
+        self._wholes: tuple[set[int], set[int]] = (set(), set())  # numbers of those that the other side has
+        self._may_hold: dict[tuple[int, tuple[int, ...]], bool] = {}  # parts of the other side's, by side and shape
+        self._like: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
+        self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
-        if value.id not in self._rows[side] and can_be_block(tensor) and self._is_odd(side, value):
+        if value.id in self._rows[side] or not can_be_block(tensor):
+            return
+        if self._is_odd(side, value) or self._is_whole(side, value, tuple(tensor.shape)):
             self._rows[side][value.id] = Rows(tensor)
+            if tensor.dim() > 1 and tensor.is_floating_point() and self._has_like(side, tuple(tensor.shape)):
+                self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
+
+    def _has_like(self, side: int, shape: tuple[int, ...]) -> bool:
+        """Return True if the other side lacks a counterpart of a value of this shape but for the last dimension."""
+        if shape not in self._like[side]:
+            others = (one for one in self._odd_shapes[1 - side] if one[:-1] == shape[:-1])
+            self._like[side][shape] = any(one != shape for one in others)
+        return self._like[side][shape]
+
+    def _shapes_of_odd(self, side: int) -> set[tuple[int, ...]]:
+        """Return the shapes of the values that the other side lacks."""
+        evaluation, others = self._sides[side], self._sides[1 - side].holders
+        rank = evaluation.flow.rank
+        odd = (id for id, number in evaluation.numbers.items() if number not in others)
+        return {tuple(rank.value_by_id(id).shape) for id in odd}
+
+    def _is_whole(self, side: int, value: Value, shape: tuple[int, ...]) -> bool:
+        """Return True if a value may hold parts, be it that the other side has it put together; once for each number.
+
+        A cache that one side puts together of parts is what the other side makes at once. Of what is there before the
+        step (a table) parts are chosen, and may be the wrong ones.
+        """
+        if self._sides[side].flow.writer(value) is None:
+            return False
+        key = side, shape
+        if key not in self._may_hold:
+            self._may_hold[key] = any(dimensions_of(one, shape) for one in self._odd_shapes[1 - side])
+        number = self._sides[side].numbers.get(value.id) if self._may_hold[key] else None
+        if number is None or number in self._wholes[side]:
+            return False
+        self._wholes[side].add(number)
+        return True
 
     def _is_odd(self, side: int, value: Value) -> bool:
         known = self._sides[side].signatures.get(value.id)
@@ -78,28 +122,42 @@ class PartsFound:
     def meet(self) -> bool:
         """Let both sides have the numbers of parts that were found; return True if there were some."""
         covered: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = (defaultdict(list), defaultdict(list))
-        blocks = Blocks(self._rows[0]), Blocks(self._rows[1])
         parts: list[tuple[int, Value]] = []
-        for side in (0, 1):
-            rank = self._sides[side].flow.rank
-            for number, rows in self._rows[side].items():
-                found = blocks[1 - side].find(rows, self._noise(side, number))
-                if found:
-                    parts.append((side, rank.value_by_id(number)))
-                    self._note(side, parts[-1][1], found)
-                for held, block in found:
-                    covered[1 - side][held].append((number, block))
+        for side, number, found in (*self._blocks(self._rows), *self._blocks(self._turned, turned=True)):
+            parts.append((side, self._sides[side].flow.rank.value_by_id(number)))
+            self._note(side, parts[-1][1], found)
+            for held, block in found:
+                covered[1 - side][held].append((number, block))
         for side, value in parts:
             self._let_have(1 - side, self._numbers(side, value))
         for side in (0, 1):
             for number, seen in covered[side].items():
                 whole = self._sides[side].flow.rank.value_by_id(number)
-                is_covered = covers([block for _, block in seen])
+                is_covered = covers([block for _, block in seen]) or self._is_all_but_zeros(side, number, seen)
                 if is_covered or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
                     self._note_covered(side, whole, seen)
         return bool(parts)
+
+    def _blocks(
+        self, rows: tuple[dict[int, Rows], dict[int, Rows]], *, turned: bool = False
+    ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
+        """Yield the side and id of each part, and where in which values it lies."""
+        blocks = Blocks(rows[0]), Blocks(rows[1])
+        for side in (0, 1):
+            for number, part in rows[side].items():
+                if self._sides[side].numbers.get(number) in self._wholes[side]:
+                    continue
+                noise = self._noise(side, number)
+                found = blocks[1 - side].find(part, noise) or blocks[1 - side].find_smaller(part, noise)
+                if turned:
+                    last = len(part.shape) - 1
+                    found = [
+                        (id, replace(one, dim=last)) for id, one in found if one.dim == last - 1 and not one.within
+                    ]
+                if found:
+                    yield side, number, found
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -107,6 +165,16 @@ class PartsFound:
         more = len(self._said) - _MOST_NOTES
         rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
         return (*self._said[:_MOST_NOTES], *rest)
+
+    def _is_all_but_zeros(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
+        """Return True if one part of a value is all of it but for zeros, such as rows that were added to a table."""
+        last = len(self._rows[side][number].shape) - 1
+        for _, block in seen:
+            is_turned = block.dim == last
+            rows = self._turned[side][number] if is_turned else self._rows[side][number]
+            if rows.is_zero_outside(replace(block, dim=last - 1) if is_turned else block):
+                return True
+        return False
 
     def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
         """Note what covers a value: the step after may begin with it."""
@@ -144,7 +212,8 @@ def covers(blocks: Sequence[Block]) -> bool:
     """Return True if blocks cover a tensor along one dimension."""
     by_dim: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        by_dim[block.dim].append(block)
+        if block.within is None:
+            by_dim[block.dim].append(block)
     return any(_reaches_all(sorted(some, key=lambda one: one.start)) for some in by_dim.values())
 
 

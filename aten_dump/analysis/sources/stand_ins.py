@@ -285,11 +285,12 @@ def _assembled(value: Value, pieces: Sequence[tuple[Value, Block, bool]]) -> tor
     """Return the contents of a source, put together of its parts or taken out of the whole; None if parts lack."""
     if pieces[0][2]:
         whole, block, _ = pieces[0]
-        part = start_tensors([whole])[whole.id].narrow(block.dim, block.start, block.length)
+        part = block.of(start_tensors([whole])[whole.id])
         return part.reshape(value.shape).clone()
-    found = torch.full(value.shape, torch.nan, dtype=torch.float64)
+    outside = torch.nan if len(pieces) > 1 else 0.0  # one part alone is all but zeros
+    found = torch.full(value.shape, outside, dtype=torch.float64)
     for one, block, _ in pieces:
-        place = found.narrow(block.dim, block.start, block.length)
+        place = block.of(found)
         place.copy_(start_tensors([one])[one.id].reshape(place.shape))
     return None if bool(found.isnan().any()) else found
 

@@ -28,14 +28,9 @@ from .statistics.on_device import (
     FLOATS,
     FUSED,
     INTS,
-    MOST_ELEMENTS,
     Reduced,
-    pieces,
-    reduce_floats,
-    reduce_ints,
-    together,
+    reduce_tensor,
 )
-from .statistics.rows import row_lengths
 
 BATCH_VALUES: Final = 512
 BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has some 40 KB of Triton's, or half a megabyte
@@ -95,13 +90,8 @@ class DeviceBatches(Flushable):
 
     def reduce(self, tensor: torch.Tensor) -> tuple[list[int], Reduced]:
         """Reduce a tensor that is not empty where it is; return the lengths of its rows, and the results."""
-        dtype = tensor.dtype
         with quiet():
-            rows, parts = [], []
-            for flat in pieces(tensor.view(torch.uint8) if dtype == torch.bool else tensor, MOST_ELEMENTS):
-                parts.append((reduce_floats if dtype in FLOATS else reduce_ints)(flat.resolve_neg(), self._names))
-                rows += row_lengths(flat.numel())
-            return rows, together(parts)
+            return reduce_tensor(tensor, self._names)
 
     def _add_joined(self, value: int, tensor: torch.Tensor) -> None:
         stream = torch.accelerator.current_stream(tensor.device)

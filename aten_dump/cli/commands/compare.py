@@ -13,8 +13,9 @@ from ...analysis.compare import compare, compare_recompute
 from ...analysis.compare_at import compare_at
 from ...analysis.comparison import Comparison
 from ...analysis.comparison_rows import COLUMNS, comparison_rows
-from ...analysis.evidence.findings import STATUS_TEXTS, Row
+from ...analysis.evidence.findings import Row
 from ...analysis.evidence.user_rules import IGNORE, Rule, parse_rule, read_rules
+from ...choices import STATUS_TEXTS
 from ...report.comparison import comparison_table, write_parquet
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of

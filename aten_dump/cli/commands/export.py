@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from ...config import Selection
-from ...export import TARGETS, Options, export_dump
+from ...export.job import Options, export_dump
+from ...export.targets import TARGETS
 from ..console import count_progress, echo
 from ..options import dump_argument, filter_options, open_all
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from ...analysis.hang import PATIENCE_S, Hang, hang
+from ...analysis.hang import Hang, hang
+from ...choices import PATIENCE_S
 from ...dump import open_dump
 from ..console import count_progress, echo, print_lines
 from ..options import dump_argument, format_option
@@ -32,7 +33,7 @@ from ..workers import jobs_option, workers
     help="Trace of torch's flight recorder, whose name ends in the rank; may be repeated. Nothing in it is run.",
 )
 @jobs_option
-@format_option("Lines to read, or one object.")
+@format_option("Lines to read, or one object as docs/json/hang.schema.json has it.")
 def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, form: str) -> None:
     """Say who waits for whom in the run that writes DUMP, or that wrote it until it was killed.
 

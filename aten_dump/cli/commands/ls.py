@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -18,7 +19,7 @@ from ...dump.wholeness import lacks_of
 from ...errors import AtenDumpError
 from ...report.terminal_tables import UNCHECKED, note_sentences, run_lines, scopes_line, steps_table
 from ..console import echo, print_lines, print_table, with_progress
-from ..options import dump_argument, say_not_whole
+from ..options import dump_argument, format_option, say_not_whole
 from .hang import print_hang
 
 # Up to here all indexes are read in about a second, and the details come without asking.
@@ -37,7 +38,8 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
     is_flag=True,
     help="For a run that hangs, or may: what `aten-dump hang` prints, with its exit code.",
 )
-def command(dump: Path, details: bool | None, live: bool) -> None:
+@format_option("Tables, or one object as docs/json/ls.schema.json has it; with --live that of hang.")
+def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
     """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
 
     Without details only the two ends of each index are read: quick for thousands of steps and ranks. Exit code 0
@@ -51,7 +53,7 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
     """  # noqa: D301 - \b keeps click from filling lines
     opened = open_dump(dump)
     if live:
-        print_hang(hang(opened))
+        print_hang(hang(opened), form)
         return
     ranks = opened.all_ranks()
     summaries = [rank.summary() for rank in with_progress("reading", ranks)]
@@ -59,6 +61,10 @@ def command(dump: Path, details: bool | None, live: bool) -> None:
         details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
     looks = {rank: _look(rank, summary, read=details) for rank, summary in _reading(ranks, summaries, details)}
     say_not_whole(opened.path, looks.values(), opened.problems)
+    if form == "json":
+        rows = [_row(look, summary) for look, summary in zip(looks.values(), summaries, strict=True)]
+        echo(json.dumps({"schema": 1, "path": str(opened.path), "details": details, "steps": rows}, indent=1))
+        return
     print_lines(run_lines(opened))
     kinds = {rank: look.kinds for rank, look in looks.items()} if details else None
     states = {rank: look.state for rank, look in looks.items()}
@@ -78,6 +84,16 @@ class _Look(NamedTuple):
     lacks: str
     kinds: Counter[str]
     notes: list[str]
+
+
+def _row(look: _Look, summary: Summary) -> dict[str, Any]:
+    commit = summary.commit
+    return {
+        "step": look.step, "rank": look.rank, "state": look.state, "lacks": look.lacks,
+        "calls": None if commit is None else commit.calls, "values": None if commit is None else commit.values,
+        "calls_by_kind": dict(look.kinds), "index_bytes": summary.index_bytes, "shard_bytes": summary.shard_bytes,
+        "shards": summary.shards, "notes": look.notes,
+    }  # fmt: skip
 
 
 def _reading(

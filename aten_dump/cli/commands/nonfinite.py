@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from ...analysis.nonfinite.search import NEAR, Event, NonFinite, find_nonfinite
+from ...analysis.nonfinite.search import Event, NonFinite, find_nonfinite
+from ...choices import NEAR
 from ...dump import RankDump
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
@@ -19,7 +20,7 @@ from ..ending import never_end_well
 from ..options import dump_argument, end_if_never_fired, format_option, limit_option, open_all, places_options
 
 _NEAR_SHOWN: Final = 10  # values near overflow, of all steps and ranks
-_MOST_TOLD: Final = 8  # steps and ranks of which all is printed
+_MOST_LINES: Final = 20  # of steps and ranks of which a line is printed
 
 
 @click.command("nonfinite")
@@ -63,8 +64,8 @@ def command(
         if empty is not None:
             echo(empty, err=True)
         else:
-            told.tell(find_nonfinite(fresh, near), is_alone=len(places) == 1)
-    told.end()
+            told.add(find_nonfinite(fresh, near))
+    told.end(is_alone=len(places) == 1)
     searched = told.searched
     if not searched:
         raise MissingDataError(f"nothing in {dump} could be judged: no step and rank that was asked for has calls")
@@ -110,7 +111,7 @@ def _plain(event: Event) -> dict[str, Any]:
 
 
 class _Told:
-    """What was found in the steps and ranks so far, and how much of it was printed."""
+    """What was found in the steps and ranks: where it began is printed whole, all else a line for those alike."""
 
     def __init__(self, path: Path, limit: int | None, *, show_all: bool) -> None:
         self._path = path
@@ -118,37 +119,36 @@ class _Told:
         self.sick: dict[int, int] = {}  # rank -> its first step with NaN or Inf
         self._limit = limit
         self._show_all = show_all
-        self._began: NonFinite | None = None
-        self._printed = 0
-        self._in_short: list[NonFinite] = []  # of which a line is printed, as they are many
+        self._whole: NonFinite | None = None  # of which all is printed
 
-    def tell(self, found: NonFinite, *, is_alone: bool) -> None:
-        """Print what was found in one step and rank, if there is something to tell and not too much was told."""
-        summary = replace(found, propagators=(), masks=())
-        if is_alone or not _is_clean(found) or found.unknown:
-            if self._printed < _MOST_TOLD:
-                self._print(found)
-            else:
-                self._in_short.append(summary)
+    def add(self, found: NonFinite) -> None:
+        """Note what was found in one step and rank."""
         if found.lacks:
             never_end_well()
         if found.first is not None:
-            if self._began is None or how_early(found) < how_early(self._began):
-                self._began = found
             self.sick.setdefault(found.rank, found.step)
-        self.searched.append(summary)
+        if self._whole is None or _counts_more(found, self._whole):
+            self._whole = found
+        self.searched.append(replace(found, propagators=(), masks=()))
 
-    def end(self) -> None:
-        """Print where it began, what is left, the values near overflow, and what to run next."""
-        if self._began is not None and any(_are_of_one_place(one, self._began) for one in self._in_short):
-            self._print(self._began)
-        print_lines(short_lines(self._in_short))
-        if self._in_short:
-            echo(f"more on one of these: {self._command('nonfinite', self._in_short[0])}")
+    def end(self, *, is_alone: bool) -> None:
+        """Print where it began, what is in the others, the values near overflow, and what to run next."""
+        whole = self._whole
+        is_told = whole is not None and (is_alone or not _is_clean(whole) or whole.unknown > 0)
+        if whole is not None and is_told:
+            self._print(whole)
+        others = [one for one in self.searched if not (is_told and _is_place_of(one, whole))]
+        others = [one for one in others if not _is_clean(one) or one.unknown]
+        lines = list(short_lines(others))
+        print_lines(lines[:_MOST_LINES])
+        say_left_out(max(0, len(lines) - _MOST_LINES), "lines")
+        if others:
+            echo(f"more on one of these: {self._command('nonfinite', others[0])}")
         print_lines(near_lines(self.searched, None if self._show_all else _NEAR_SHOWN))
         if len(self.searched) > 1:
             print_lines(total_lines(self.searched, sum(map(_is_clean, self.searched))))
-        told = self._began or next((one for one in self.searched if one.scaled or one.contained), None)
+        told = next((one for one in self.searched if one.scaled or one.contained), None)
+        told = whole if whole is not None and whole.first is not None else told
         if told is not None:
             print_lines(what_next(told))
 
@@ -156,7 +156,6 @@ class _Told:
         return command_line(name, self._path, step=found.step, rank=found.rank)
 
     def _print(self, found: NonFinite) -> None:
-        self._printed += 1
         earlier = self.sick.get(found.rank)
         print_lines(answer_lines(found, earlier if earlier != found.step else None))
         table, left_out = events_table(found, self._limit, propagators=self._show_all)
@@ -171,8 +170,15 @@ def _is_clean(found: NonFinite) -> bool:
     return found.first is None and not found.scaled and not found.lacks
 
 
-def _are_of_one_place(one: NonFinite, other: NonFinite) -> bool:
-    return (one.step, one.rank) == (other.step, other.rank)
+def _is_place_of(one: NonFinite, other: NonFinite | None) -> bool:
+    return other is not None and (one.step, one.rank) == (other.step, other.rank)
+
+
+def _counts_more(one: NonFinite, other: NonFinite) -> bool:
+    """Return True if the first of two is to be printed whole, and not the other."""
+    if one.first is None or other.first is None:
+        return (one.first is not None, not _is_clean(one)) > (other.first is not None, not _is_clean(other))
+    return how_early(one) < how_early(other)
 
 
 def _places(path: Path, step: int | None, rank: int | None) -> list[RankDump]:

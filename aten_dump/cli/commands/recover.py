@@ -9,7 +9,7 @@ import click
 from ...dump import open_dump
 from ...dump.foreign.foreign_rank import ForeignRank
 from ...errors import AtenDumpError, MissingDataError
-from ...store import recovery
+from ...store.recovery import recover
 from ..console import echo, warn, with_progress
 from ..options import dump_argument
 
@@ -34,7 +34,7 @@ def command(dump: Path) -> None:
         try:
             if isinstance(rank, ForeignRank):
                 raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
-            report = recovery.recover(rank.directory)
+            report = recover(rank.directory)
         except AtenDumpError as error:
             warn(error)
             failed += 1

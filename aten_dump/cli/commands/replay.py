@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ...analysis.replay import Replay, has_ops, replay, replay_all
 from ...analysis.rerun.repro_script import repro_script
 from ...dump import Call, RankDump
 from ...errors import StoreError, UnfinishedError
-from ...report.replay import answer_lines, ops_table, repeated_lines, what_next
+from ...report.replay import all_lines, answer_lines, first_suspect, ops_table, repeated_lines, what_next
 from ...whole_files import refuse_to_replace_part_of
 from ..completion import complete_name
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
@@ -48,7 +47,7 @@ from ..workers import is_shared_out, jobs_option, workers
     help="float64 judges each op against a reference; recorded shows what is reproduced bit by bit.",
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
-@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; prints the answer for each.")
+@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; those alike are one line.")
 @click.option(
     "--repeat",
     "times",
@@ -167,9 +166,9 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
             replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
         except UnfinishedError as error:
             replays, unfinished = error.done, str(error)
-    for each in replays:
-        print_lines(answer_lines(each))
-    print_lines(islice((line for each in replays if each.guilty for line in what_next(each)), 1))
+    print_lines(all_lines(replays))
+    first = first_suspect(replays)
+    print_lines([] if first is None else what_next(first))
     empty = [rank.where for rank in opened.all_ranks() if not has_ops(rank)]
     print_lines(f"{where} has no aten calls: skipped" for where in empty)
     if unfinished:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -17,8 +16,6 @@ from ..files import opened as opened_file
 from ..options import dump_argument, filter_options, limit_option, place_options, selected
 from ..places import Place
 
-_WRITERS: Final = {"csv": write_csv, "json": write_json}
-
 
 @click.command("stats")
 @dump_argument
@@ -27,7 +24,7 @@ _WRITERS: Final = {"csv": write_csv, "json": write_json}
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", *_WRITERS]),
+    type=click.Choice(["table", "csv", "json"]),
     default="table",
     show_default=True,
     help="A table to look at, or all columns for another program.",
@@ -74,7 +71,7 @@ def command(
         return
     rows = islice(value_rows(calls), limit or None)
     with opened_file(output, [dump]) as file:
-        _WRITERS[form](rows, columns([opened]), file)
+        {"csv": write_csv, "json": write_json}[form](rows, columns([opened]), file)
 
 
 def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,16 +12,17 @@ import click
 from ...analysis.executors import Verified, verify_all, verify_rank
 from ...dump import Dump, open_dump
 from ...errors import UnfinishedError
-from ..console import byte_progress, count_progress, echo
+from ..console import byte_progress, count_progress, echo, print_lines
 from ..ending import never_end_well
-from ..options import dump_argument
+from ..options import dump_argument, format_option
 from ..workers import is_shared_out, jobs_option, workers
 
 
 @click.command("verify")
 @dump_argument
 @jobs_option
-def command(dump: Path, jobs: int) -> None:
+@format_option("Lines to read, or one object as docs/json/verify.schema.json has it.")
+def command(dump: Path, jobs: int, form: str) -> None:
     """Read all of DUMP and check every checksum of its indexes and shards.
 
     Exit code 0 when all is whole, 1 when there are problems, each a line; 2 when DUMP cannot be read at all. A step
@@ -31,27 +34,25 @@ def command(dump: Path, jobs: int) -> None:
       aten-dump verify dump && echo whole
       aten-dump verify dump --jobs 8
     """  # noqa: D301 - \b keeps click from filling lines
-    folders = count = 0
+    folders, problems = [], []
     opened = open_dump(dump)
     for attempt in (opened, *opened.attempts.values()):
-        checked, problems = _verify(attempt, jobs, "" if attempt is opened else f"{attempt.path.name} ")
-        folders, count = folders + checked, count + problems
-    echo(f"{folders} step/rank folders checked, {count} problems")
+        problems += attempt.problems
+        if form == "text":
+            print_lines(attempt.problems)
+        name = "" if attempt is opened else attempt.path.name
+        for found in _side_by_side(attempt, jobs) if is_shared_out(jobs) else _one_by_one(attempt):
+            folders.append({"attempt": name, **dataclasses.asdict(found)})
+            if form == "text":
+                where = f"{name} step" if name else "step"
+                print_lines(f"{where} {found.step} rank {found.rank}: {problem}" for problem in found.problems)
+    count = len(problems) + sum(len(one["problems"]) for one in folders)
+    if form == "json":
+        echo(json.dumps({"schema": 1, "path": str(opened.path), "problems": problems, "folders": folders}, indent=1))
+    else:
+        echo(f"{len(folders)} step/rank folders checked, {count} problems")
     if count:
         raise click.exceptions.Exit(1)
-
-
-def _verify(dump: Dump, jobs: int, where: str) -> tuple[int, int]:
-    """Check one attempt; return how many folders were checked, and how many problems there are."""
-    folders, count = 0, len(dump.problems)
-    for problem in dump.problems:
-        echo(problem)
-    for found in _side_by_side(dump, jobs) if is_shared_out(jobs) else _one_by_one(dump):
-        for problem in found.problems:
-            echo(f"{where}step {found.step} rank {found.rank}: {problem}")
-        folders += 1
-        count += len(found.problems)
-    return folders, count
 
 
 def _one_by_one(dump: Dump) -> Iterator[Verified]:

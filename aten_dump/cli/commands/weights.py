@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -14,8 +13,6 @@ from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
 from ..console import count_progress, echo, print_lines
 from ..files import opened
-
-_WRITERS: Final = {"csv": write_csv, "json": write_json}
 
 
 @click.command("weights")
@@ -66,4 +63,4 @@ def _write(found: Weights, form: str, output: Path | None) -> None:
         if form == "text":
             file.write(f"{found.answer()}\n")
         else:
-            _WRITERS[form]((weight.row for weight in found), COLUMNS, file)
+            {"csv": write_csv, "json": write_json}[form]((weight.row for weight in found), COLUMNS, file)

@@ -12,7 +12,7 @@ import click
 
 from ...config import Level, Selection
 from ...errors import ConfigError, MissingDataError
-from ...report.units import counted
+from ...plain_text import counted
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
 from ...store.regular_files import numbered_folders
 from ...store.run_json import ranges_text, read_ranges, read_run, without

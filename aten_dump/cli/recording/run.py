@@ -32,6 +32,15 @@ _DEFAULT_PATH: Final = "dump"
     help="Run functions of torch.compile as written (eager), as one compiled call each (opaque), or compiled, kernel "
     "by kernel (kernels).  [default: eager]",
 )
+@click.option(
+    "--watch",
+    metavar="TARGET",
+    help="Watch instead of recording all: tensorboard, tensorboard:FOLDER, wandb, or a file of JSON lines. With "
+    "--path, an alert has the next step recorded there.",
+)
+@click.option("--watch-every", type=click.IntRange(1), default=100, show_default=True, help="Watch so many-th step.")
+@click.option("--watch-modules", multiple=True, help="Globs on module paths, whose results are watched too.")
+@click.option("--watch-formats", multiple=True, help="Number formats that tensors are held against: mxfp8_e4m3, ...")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a dump that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoReturn:
@@ -46,10 +55,17 @@ def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoRet
       aten-dump run --steps 0-1 -- python train.py --lr 0.1
       aten-dump run --config cfg.toml -- torchrun --nproc-per-node 2 train.py
       aten-dump run --path dump --data full -- accelerate launch train.py
+      aten-dump run --watch tensorboard --path dump -- python train.py
       aten-dump ctl dump steps 100-102       (while it runs)
     """  # noqa: D301 - \b keeps click from filling lines
-    config = _config(file, {name: value for name, value in fields.items() if value is not None})
-    environment = environment_of(config, os.environ)
+    options = {name: fields.pop(f"watch_{name}") for name in ("every", "modules", "formats")}
+    watch = fields.pop("watch")
+    changes = {name: value for name, value in fields.items() if value is not None}
+    if watch is None:
+        environment = environment_of(_config(file, changes), os.environ)
+    else:
+        record = _config(file, {"data": "tensor", **changes}) if file is not None or "path" in changes else None
+        environment = environment_of(record, os.environ, {"to": _absolute(watch), **options})
     program = shutil.which(command[0])
     if program is None:
         hint = f"; did you mean: python {command[0]}" if Path(command[0]).is_file() else ""
@@ -57,6 +73,14 @@ def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoRet
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(program, list(command), environment)
+
+
+def _absolute(target: str) -> str:
+    """Return a target with the path in it made absolute: a launcher may start its processes in another folder."""
+    if target in ("tensorboard", "wandb"):
+        return target
+    head, colon, path = target.partition(":") if target.startswith("tensorboard:") else ("", "", target)
+    return f"{head}{colon}{os.path.abspath(path)}"
 
 
 def _config(file: Path | None, changes: dict[str, Any]) -> DumpConfig:

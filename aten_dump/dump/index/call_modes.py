@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...choices import MODES
 from ...errors import ConfigError
 from ...store import records
 from ...store.raw_rows import MadeRows, RawRows
@@ -20,8 +21,6 @@ from .call_table import CallTable
 from .typed_rows import Groups
 
 _UNKNOWN: Final = -1  # beside 0 and 1
-# What a user may ask for: which fact, and what it must be.
-MODES: Final = {"training": ("training", 1), "evaluation": ("training", 0), "grad": ("grad", 1), "no_grad": ("grad", 0)}
 
 
 class CallModes:

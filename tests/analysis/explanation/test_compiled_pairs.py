@@ -40,6 +40,7 @@ def trained(path: Path, act: nn.Module, *, compiled: bool) -> Path:
     return path
 
 
+@pytest.mark.slow
 @needs_results_of_compiled
 @pytest.mark.filterwarnings("ignore:aten_dump. the compiled function")
 @pytest.mark.parametrize("first", ["compiled", "eager"])

@@ -162,6 +162,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool
     return tmp_path / "dump", request.param == 1.0
 
 
+@pytest.mark.slow
 def test_a_call_is_replayed_where_there_is_no_such_kernel(recorded: tuple[Path, bool]) -> None:
     path, is_right = recorded
     rank = open_dump(path).step(0).rank(0)

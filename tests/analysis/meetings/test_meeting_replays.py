@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aten_dump.analysis.meetings.meeting_replays import MeetingReplays, is_heard
+from aten_dump.analysis.meetings.evaluated_collectives import is_heard
+from aten_dump.analysis.meetings.meeting_replays import MeetingReplays
 from aten_dump.analysis.rerun.rounding_error import SUSPECT
 from tests.analysis.meetings.ranks_by_hand import X, reducing
 
@@ -18,7 +19,7 @@ def test_a_right_sum_is_proven_and_what_others_sent_is_leaned_on(tmp_path: Path)
     replays = MeetingReplays()
     own = replays.local_errors(ours[0].calls[0], theirs[0].calls[0])
     assert isinstance(own, dict) and all(error.ratio <= 1 for error in own.values())
-    (leaning,) = replays.leans
+    (leaning,) = replays.leans()
     assert (leaning.ranks, leaning.error) == ((1,), pytest.approx(0.5))
     assert leaning.error > leaning.limit
     assert "brings what rank 1 sent, which differs by 0.5" in str(leaning)

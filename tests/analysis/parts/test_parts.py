@@ -190,3 +190,56 @@ def test_a_block_is_found_where_it_lies(dim: int) -> None:
     blocks = Blocks({1: Rows(torch.randn(5, 7, 3, dtype=torch.float64)), 2: Rows(large)})
     assert blocks.find(Rows(large.narrow(dim, 2, 3))) == [(2, Block(dim, 2, 3, large.shape[dim]))]
     assert blocks.find(Rows(large.narrow(dim, 2, 3).flip(dim))) == []
+
+
+def lengths_padded(model: Model) -> None:
+    """Score three rows, of which the second has five words; what lies behind these is padding."""
+    ids = IDS.clone()
+    ids[1, 5:] = 0
+    model(ids, fresh())
+
+
+def short_row(model: Model) -> None:
+    model(IDS[1:2, :5].clone(), fresh())
+
+
+def test_a_row_without_its_padding_is_a_part_in_two_dimensions(tmp_path: Path) -> None:
+    one, other = recorded(tmp_path / "part", short_row), recorded(tmp_path / "whole", lengths_padded)
+    for pair in ((one, other), (other, one)):
+        found = compare(*pair)
+        assert found.exit_code == 0, found.answer()
+        assert "is indices 0 to 4 of 8 along dimension 1, in index 1 of 3 along dimension 0" in found.answer()
+
+
+def scored(
+    model: Model, order: tuple[int, ...], *, back: bool = True, wrong: float = 0.0, chosen: bool = False
+) -> None:
+    """Score rows in some order, and put the scores back."""
+    rows = torch.tensor(order)
+    logits = model(IDS[rows], fresh()) + wrong * (torch.arange(VOCABULARY) == 7)
+    if chosen:
+        (logits.argmax(-1) >= 0).float().mean()
+        return
+    losses = F.cross_entropy(logits.flatten(0, 1), IDS[rows].flatten(), reduction="none").view(3, LENGTH).sum(1)
+    losses[rows.argsort()] if back else losses.clone()
+
+
+def test_rows_in_another_order_agree_if_what_is_made_of_them_does(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", lambda model: scored(model, (2, 0, 1)))
+    other = recorded(tmp_path / "other", lambda model: scored(model, (0, 1, 2)))
+    found = compare(one, other)
+    assert found.exit_code == 0, found.answer()
+    assert "what the program makes of it is the same" in found.answer()
+
+
+def test_rows_in_another_order_differ_if_what_is_made_of_them_does(tmp_path: Path) -> None:
+    other = recorded(tmp_path / "other", lambda model: scored(model, (0, 1, 2)))
+    for name, options in {"order": {"back": False}, "wrong": {"wrong": 0.1}}.items():
+        found = compare(recorded(tmp_path / name, lambda model, o=options: scored(model, (2, 0, 1), **o)), other)
+        assert found.exit_code == 1, found.answer()
+
+
+def test_what_an_output_chooses_shows_too_little_of_it(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", lambda model: scored(model, (2, 0, 1), chosen=True))
+    other = recorded(tmp_path / "other", lambda model: scored(model, (0, 1, 2), chosen=True))
+    assert compare(one, other).exit_code == 1

@@ -220,6 +220,7 @@ class Noise(Dataset[Tensor]):
         return torch.cat([y.detach(), torch.tensor([float(os.getpid()), torch.rand(()).item()])])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_worker_data_in_host_memory")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_data_loader_workers(tmp_path: Path, start: str) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from aten_dump import ConfigError
 from aten_dump.cli.commands.export import command
 from aten_dump.cli.main import main
-from aten_dump.export import TARGETS
+from aten_dump.export.targets import TARGETS
 from tests.export.made import small_step
 
 

@@ -41,6 +41,7 @@ def from_step(dump: Path, *asked: object) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_two_ranks_change_at_the_same_step(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     recording = [*PYTHON, "-m", "aten_dump", "run", "--path", str(dump), "--steps", "none", "--data", "structure", "--"]

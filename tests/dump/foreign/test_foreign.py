@@ -15,7 +15,7 @@ from torch import nn
 
 from aten_dump import DumpConfig, DumpMode, FormatError, MissingDataError, RankDump, compare, open_dump
 from aten_dump.cli.main import main
-from aten_dump.export import export_dump
+from aten_dump.export.job import export_dump
 from tests.analysis.transformer import OtherDevice
 from tests.report.sections_read import sections_of
 

@@ -9,14 +9,16 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .examine import RIGHT, Case, Said, cases_of, examine
-from .running import load
+from .running import Program, load
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.trial.rewritings", description=__doc__)
+def main(trial: str, programs: Mapping[str, Program], cases: Iterable[Case]) -> int:
+    """Run the cases of a trial that the command line asks for; return its exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {trial}")
     parser.add_argument("words", nargs="*", help="only cases whose text has all of these")
     parser.add_argument(
         "--without", action="append", default=[], help="no case whose text has this word; may be given several times"
@@ -28,8 +30,7 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="print whole answers")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    programs = load()
-    chosen = [case for one in programs.values() for case in cases_of(one) if _wanted(case, options)]
+    chosen = [case for case in cases if _wanted(case, options)]
     if options.sample is not None:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     counts: Counter[tuple[str, str]] = Counter()
@@ -43,7 +44,7 @@ def main() -> int:
             )
             if options.whole:
                 print(said.answer)
-            _write(options, str(case), said)
+            _write(options, f"{trial} '{case};'", said)
     for (group, outcome), count in sorted(counts.items()):
         print(f"{group:8}{outcome:12}{count}")
     return int(any(outcome not in RIGHT for _, outcome in counts))
@@ -55,6 +56,7 @@ def _wanted(case: Case, options: argparse.Namespace) -> bool:
 
 
 def _write(options: argparse.Namespace, case: str, said: Said) -> None:
+    """Write what came of a case, named by the words that run it."""
     if options.json is not None:
         with options.json.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"case": case, **vars(said)}) + "\n")
@@ -63,10 +65,9 @@ def _write(options: argparse.Namespace, case: str, said: Said) -> None:
             first = "\n    ".join(
                 said.answer.splitlines()[-3:] if said.outcome == "crash" else said.answer.splitlines()[:3]
             )
-            file.write(
-                f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m tests.trial.rewritings '{case};' --whole\n\n"
-            )
+            file.write(f"{said.outcome}: {case}\n    {first}\n    .venv/bin/python -m {case} --whole\n\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    PROGRAMS = load()
+    sys.exit(main("tests.trial.rewritings", PROGRAMS, [case for one in PROGRAMS.values() for case in cases_of(one)]))

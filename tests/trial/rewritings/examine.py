@@ -19,7 +19,7 @@ from aten_dump import AtenDumpError, compare, open_dump
 from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.evidence.findings import Finding, Place
 
-from .running import Program, Run
+from .running import Line, Program
 
 Outcome = Literal[
     "agree", "accused", "undecided", "line", "near", "elsewhere", "passed", "crash", "not honest", "no effect"
@@ -80,15 +80,16 @@ def examine(case: Case, program: Program, folder: Path) -> Said:
         return Said("not honest", "it differs in float64")
     paths = folder / "target", folder / "baseline"
     begun = time.process_time()
-    for path, chosen in zip(paths, (case.target, case.baseline), strict=True):
+    for path in paths:
         shutil.rmtree(path, ignore_errors=True)
-        program.train(Run(chosen, path))
+    guilty = program.go(case.target, paths[0]).guilty
+    program.go(case.baseline, paths[1])
     recorded = time.process_time() - begun
     begun = time.process_time()
     try:
         found = compare(*paths)
         answer = found.answer()
-        outcome = _judged(case, program, found)
+        outcome = _judged(case, program, found, guilty)
     except (AtenDumpError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
         return Said("crash", f"{type(error).__name__}: {error}".splitlines()[0], traceback.format_exc())
     seconds = time.process_time() - begun
@@ -97,14 +98,12 @@ def examine(case: Case, program: Program, folder: Path) -> Said:
 
 def bare(program: Program, chosen: tuple[str, ...]) -> list[Tensor]:
     """Run it bare in float64; return what it is judged by."""
-    run = Run(chosen)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        program.train(run)
+        return program.go(chosen).ends
     finally:
         torch.set_default_dtype(before)
-    return run.ends
 
 
 def differ(ours: list[Tensor], theirs: list[Tensor], allowed: float) -> bool:
@@ -120,13 +119,16 @@ def differ(ours: list[Tensor], theirs: list[Tensor], allowed: float) -> bool:
 # -- where it points -----------------------------------------------------------------------------------------------------
 
 
-def _judged(case: Case, program: Program, found: Comparison) -> Outcome:
+def _judged(case: Case, program: Program, found: Comparison, guilty: set[str]) -> Outcome:
     if not case.bug:
         return ("agree", "accused", "undecided")[found.exit_code]  # type: ignore[return-value]
     if found.exit_code == 0:
         return "passed"
     if found.exit_code != 1 or found.cause is None:
         return "undecided"
+    if guilty:
+        named = {place.module for place in (found.cause.row.target, found.cause.row.baseline) if place is not None}
+        return "line" if named & guilty else "elsewhere"
     return min(
         (_near(line, program, case.bug) for line in _lines(found, found.cause, program)),
         key=_NEAR.index,
@@ -134,11 +136,12 @@ def _judged(case: Case, program: Program, found: Comparison) -> Outcome:
     )
 
 
-def _lines(found: Comparison, cause: Finding, program: Program) -> Iterator[int]:
+def _lines(found: Comparison, cause: Finding, program: Program) -> Iterator[Line]:
     """Yield the lines of the program that the named call comes from; of a backward call those of its forward call too."""
+    names = {file.name for file in program.files}
     for place, path in ((cause.row.target, found.target), (cause.row.baseline, found.baseline)):
         for source in [] if place is None else _sources(place, path):
-            yield from (int(line) for file, line in _PLACE.findall(source) if file == program.file.name)
+            yield from ((file, int(line)) for file, line in _PLACE.findall(source) if file in names)
 
 
 def _sources(place: Place, path: str) -> list[str]:
@@ -150,20 +153,25 @@ def _sources(place: Place, path: str) -> list[str]:
     return found
 
 
-def _near(line: int, program: Program, bug: str) -> Outcome:
+def _near(line: Line, program: Program, bug: str) -> Outcome:
     places = program.places(bug)
     if line in places:
         return "line"
     scopes = _scopes(program)
-    close = any(abs(line - place) <= _CLOSE or scopes.get(line, "") == scopes.get(place, "?") for place in places)
+    close = any(
+        (line[0] == file and abs(line[1] - place) <= _CLOSE) or scopes.get(line, line) == scopes.get((file, place))
+        for file, place in places
+    )
     return "near" if close else "elsewhere"
 
 
-def _scopes(program: Program) -> dict[int, str]:
+def _scopes(program: Program) -> dict[Line, Line]:
     """Name the module, or a function of twenty lines at most, for each line that is in one."""
-    found = {}
-    for node in program.tree.body:
-        short = isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno <= 20
-        if isinstance(node, ast.ClassDef) or short:
-            found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), node.name))
+    found: dict[Line, Line] = {}
+    for file, tree in program.trees.items():
+        for node in tree.body:
+            short = isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno <= 20
+            if isinstance(node, ast.ClassDef) or short:
+                inside = [(file.name, at) for at in range(node.lineno, (node.end_lineno or 0) + 1)]
+                found.update(dict.fromkeys(inside, (file.name, node.lineno)))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import pkgutil
 import re
 import sys
@@ -21,6 +22,7 @@ from aten_dump import DumpConfig, DumpMode
 from . import programs
 
 _NAMED = {kind: re.compile(rf'\b{kind}\("([^"]+)"\)') for kind in ("way", "bug")}
+Line = tuple[str, int]  # name of a file, number
 _SHOWN = re.compile(r"# at ([^#]+)$")
 
 
@@ -31,6 +33,7 @@ class Run:
         self.chosen = frozenset(chosen)
         self.path = path  # where it is recorded; None: it runs bare
         self.ends: list[Tensor] = []
+        self.guilty: set[str] = set()  # modules whose weights a bug spoils before anything is recorded
 
     def way(self, name: str) -> bool:
         """Return True if this place is to be written in another, honest way."""
@@ -67,39 +70,47 @@ class Run:
 
 @dataclass(frozen=True)
 class Program:
-    """A file of `programs/`: its function `train(on)` and the names in it."""
+    """Its function `train(on)`, the files that it is written in, and the names in them."""
 
     name: str
-    file: Path
+    files: tuple[Path, ...]
     train: Callable[[Run], None]
     together: tuple[tuple[str, str], ...] = ()  # ways and bugs: a bug that is in one way only
 
+    def go(self, chosen: Iterable[str], path: Path | None = None) -> Run:
+        """Run it once; with a path it is recorded there."""
+        run = Run(chosen, path)
+        self.train(run)
+        return run
+
     @cached_property
-    def lines(self) -> list[str]:
-        return self.file.read_text(encoding="utf-8").splitlines()
+    def lines(self) -> dict[Path, list[str]]:
+        return {file: file.read_text(encoding="utf-8").splitlines() for file in self.files}
 
     def names(self, kind: str) -> list[str]:
-        """Return the ways or the bugs in it, in the order of the file."""
-        return list(dict.fromkeys(name for line in self.lines for name in _NAMED[kind].findall(line)))
+        """Return the ways or the bugs in it, in the order of its files."""
+        lines = itertools.chain.from_iterable(self.lines.values())
+        return list(dict.fromkeys(name for line in lines for name in _NAMED[kind].findall(line)))
 
-    def places(self, bug: str) -> set[int]:
+    def places(self, bug: str) -> set[Line]:
         """Return the lines of a bug: all those of the statements that ask for it, or are marked with it."""
-        found: set[int] = set()
-        for number, line in enumerate(self.lines, 1):
-            shown = _SHOWN.search(line)
-            asked = bug in _NAMED["bug"].findall(line)
-            if asked or (shown and bug in [name.strip() for name in shown[1].split(",")]):
-                found.update(self._statement(number))
+        found: set[Line] = set()
+        for file, lines in self.lines.items():
+            for number, line in enumerate(lines, 1):
+                shown = _SHOWN.search(line)
+                asked = bug in _NAMED["bug"].findall(line)
+                if asked or (shown and bug in [name.strip() for name in shown[1].split(",")]):
+                    found.update((file.name, at) for at in self._statement(file, number))
         return found
 
-    def _statement(self, line: int) -> range:
+    def _statement(self, file: Path, line: int) -> range:
         """Return the lines of the shortest statement with this line; of a compound one its head and what it does first."""
-        spans = [_span(node) for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+        spans = [_span(node) for node in ast.walk(self.trees[file]) if isinstance(node, ast.stmt)]
         return min((span for span in spans if line in span), key=len, default=range(line, line + 1))
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse("\n".join(self.lines))
+    def trees(self) -> dict[Path, ast.Module]:
+        return {file: ast.parse("\n".join(lines)) for file, lines in self.lines.items()}
 
 
 def _span(node: ast.stmt) -> range:
@@ -116,7 +127,7 @@ def load() -> dict[str, Program]:
         loaded = importlib.import_module(f"{programs.__name__}.{module.name}")
         found[module.name] = Program(
             module.name,
-            Path(sys.modules[loaded.__name__].__file__ or ""),
+            (Path(sys.modules[loaded.__name__].__file__ or ""),),
             loaded.train,
             getattr(loaded, "TOGETHER", ()),
         )

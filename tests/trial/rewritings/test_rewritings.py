@@ -32,9 +32,10 @@ def test_a_bug_is_at_the_statement_that_asks_for_it_and_at_those_marked(tmp_path
     file.write_text(
         'x = 1\nif on.bug("one"):\n    x = 2\nelse:\n    x = f(\n        3\n    )  # at one, two\ny = on.bug("two")\n'
     )
-    program = Program("program", file, lambda run: None)
+    program = Program("program", (file,), lambda run: None)
     assert program.names("bug") == ["one", "two"]
-    assert program.places("one") == {2, 3, 5, 6, 7} and program.places("two") == {5, 6, 7, 8}
+    assert program.places("one") == {("program.py", at) for at in (2, 3, 5, 6, 7)}
+    assert program.places("two") == {("program.py", at) for at in (5, 6, 7, 8)}
 
 
 def test_a_run_has_what_was_chosen() -> None:

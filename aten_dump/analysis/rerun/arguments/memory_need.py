@@ -8,6 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from .named_rules import arguments_of
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")
 _DECIDED_BY_DATA: Final = {"repeat_interleave": "repeats", "bincount": "self", "one_hot": "self"}
+_RAN_OUT: Final = ("can't allocate memory", "not enough memory")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -143,22 +145,42 @@ def _check(need: int, what: str) -> None:
         raise ReplayError(f"{what} {need / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free here: it is not run")
 
 
+def ran_out(error: BaseException) -> bool:
+    """Return True if an error says that memory could not be had; torch's allocator on the host has no class for it."""
+    first = first_cause(error)
+    if isinstance(first, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(first, RuntimeError) and any(text in str(first) for text in _RAN_OUT)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that led to others, the last of which is given."""
+    return error if error.__cause__ is None else first_cause(error.__cause__)
+
+
 def free_bytes() -> int:
     """Return the bytes of memory that a process may still take."""
     limits = [_system_bytes()]
     most, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
     if most is not None and used is not None:
-        limits.append(max(0, most - used))
+        limits.append(max(0, most - used + _entry(_CGROUP / "memory.stat", "inactive_file", 0)))
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit != resource.RLIM_INFINITY:
+        limits.append(max(0, limit - (_entry(Path("/proc/self/status"), "VmData:", 0) << 10)))
     return min(limits)
 
 
 def _system_bytes() -> int:
+    return _entry(Path("/proc/meminfo"), "MemAvailable:", 16 << 20) << 10
+
+
+def _entry(path: Path, name: str, default: int) -> int:
+    """Return the number behind a name in a file of the kernel's."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = path.read_text(encoding="ascii").splitlines()
     except OSError:
-        return 16 << 30
-    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return 16 << 30 if found is None else int(found) << 10
+        return default
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), default)
 
 
 def _number(path: Path) -> int | None:

@@ -25,7 +25,7 @@ import torch
 from ....config import SIGNS
 from ...devices import has_float64
 from ...memory.geometry import covers
-from .rows import rows_of
+from .rows import row_lengths, rows_of
 
 MOST_ELEMENTS: Final = 2 << 20  # of a piece: up to 8 bytes each to put them in a row, 4 to widen them and 1 for a mask
 FLOATS: Final = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -61,6 +61,18 @@ def together(parts: list[Reduced]) -> Reduced:
     if len(parts) == 1:
         return parts[0]
     return {name: torch.cat([part[name].reshape(-1) for part in parts]) for name in parts[0]}
+
+
+def reduce_tensor(tensor: torch.Tensor, names: tuple[str, ...]) -> tuple[list[int], Reduced]:
+    """Reduce a tensor of FLOATS or INTS that is not empty where it is; return the lengths of its rows, and the results.
+
+    Call inside `quiet()`.
+    """
+    rows, parts = [], []
+    for flat in pieces(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, MOST_ELEMENTS):
+        parts.append((reduce_floats if tensor.dtype in FLOATS else reduce_ints)(flat.resolve_neg(), names))
+        rows += row_lengths(flat.numel())
+    return rows, together(parts)
 
 
 def reduce_floats(flat: torch.Tensor, names: tuple[str, ...]) -> Reduced:

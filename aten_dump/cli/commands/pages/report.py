@@ -9,9 +9,10 @@ import click
 from .... import __version__
 from ....analysis.compare import compare
 from ....analysis.comparison import Comparison
+from ....choices import MOST_SHOWN_CALLS
 from ....dump import Dump
 from ....errors import MissingDataError
-from ....report.html.payload.sections import MOST_CALLS, Subject
+from ....report.html.payload.sections import Subject
 from ....report.html.writing import write_report
 from ....report.units import format_bytes
 from ....whole_files import refuse_to_replace_part_of
@@ -37,7 +38,7 @@ from ...workers import jobs_option, workers
 @click.option(
     "--max-calls",
     type=click.IntRange(min=1),
-    default=MOST_CALLS,
+    default=MOST_SHOWN_CALLS,
     show_default=True,
     help="Most calls to show; steps and ranks beyond are only summed up.",
 )

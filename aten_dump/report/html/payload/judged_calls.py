@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from ....analysis.comparison_rows import comparison_rows
-from ....analysis.evidence.findings import STATUS_TEXTS, Row
+from ....analysis.evidence.findings import Row
+from ....choices import STATUS_TEXTS
 from ....dump import RankDump
 from .columns import Integers, Interned, Section
 

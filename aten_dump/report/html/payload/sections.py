@@ -10,6 +10,7 @@ import numpy as np
 
 from ....analysis.comparison import Comparison
 from ....analysis.evidence.findings import RankEvidence
+from ....choices import MOST_SHOWN_CALLS
 from ....dump import Dump, RankDump
 from .call_arguments import arguments_section
 from .call_tree import tree_section
@@ -27,7 +28,6 @@ from .value_uses import uses_section
 Side = Literal["target", "baseline"]
 Progress = Callable[[int, int], None]
 OUTLINE: Final = "outline"
-MOST_CALLS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Subject:
     comparison: Comparison | None = None
     steps: tuple[int, ...] = ()  # to show call by call; all where empty
     ranks: tuple[int, ...] = ()
-    most_calls: int = MOST_CALLS  # of all that is shown call by call; the first step-rank is always shown
+    most_calls: int = MOST_SHOWN_CALLS  # of all that is shown call by call; the first step-rank is always shown
     progress: Progress = field(default=lambda done, total: None)
 
     def sides(self) -> Iterator[tuple[Side, Dump]]:

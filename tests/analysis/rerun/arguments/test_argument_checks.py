@@ -191,6 +191,7 @@ assert torch.compile(torch.exp, backend="eager")(torch.zeros(2)).tolist() == [1,
 """
 
 
+@pytest.mark.slow
 def test_shapes_are_found_without_a_compiler() -> None:
     """torch's own functions of shapes import one: seconds, and a folder of caches."""
     done = subprocess.run([sys.executable, "-c", _SHAPES], capture_output=True, text=True, cwd=ROOT, timeout=200)

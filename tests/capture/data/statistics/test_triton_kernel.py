@@ -124,6 +124,7 @@ def check_that_gpus_can_have_them() -> None:
     print("compiled")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="Triton has no wheels for this machine"
 )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from aten_dump.launch.next_module_call import NextModuleCall
+from aten_dump.capture.intercept.next_module_call import NextModuleCall
 
 MODEL = nn.Linear(2, 2)
 X = torch.ones(1, 2)

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ..capture.torch_internals.engine import current_graph_task_id
-from ..capture.torch_internals.patches import Patch
+from ..torch_internals.engine import current_graph_task_id
+from ..torch_internals.patches import Patch
 
 
 class NextModuleCall:

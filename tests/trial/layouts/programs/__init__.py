@@ -1,0 +1,1 @@
+"""The programs of this trial, one file each, with a function `task(on)`."""
