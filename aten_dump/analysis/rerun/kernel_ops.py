@@ -11,7 +11,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -21,7 +20,7 @@ import torch
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
-from ...torch_names import has_kernel
+from ...torch_names import has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
 from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
@@ -30,7 +29,6 @@ from .shared_memory import wide
 
 _CPU: Final = torch.device("cpu")
 _PRIMS: Final = "prims::"
-OF_INDUCTOR: Final = "torch._inductor.inductor_prims"  # registers ops that are in its graphs alone, as it is imported
 _SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, and what takes a tensor out of several
     f"_operator.{name}": getattr(operator, name)
     for name in (
@@ -59,7 +57,7 @@ def op_of(node: GraphNode) -> Any:
         ReplayError: it may not be run, or this process does not have it; the message says which.
     """
     if is_of_inductor(node) and not has_kernel(node.op):
-        importlib.import_module(OF_INDUCTOR)
+        register_ops_of_inductor()
     return allowed_op(node.op)
 
 

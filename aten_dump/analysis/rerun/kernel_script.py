@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef
 from ...errors import ReplayError
-from .kernel_ops import OF_INDUCTOR, behind_unknown, is_of_inductor, op_of
+from ...torch_names import OPS_OF_INDUCTOR
+from .kernel_ops import behind_unknown, is_of_inductor, op_of
 
 _SIGNATURE: Final = re.compile(r'extern "C"[^(]*?\bkernel\(([^)]*)\)')
 _PARAMETER: Final = re.compile(r"(const )?([A-Za-z0-9_:]+)(\*?) (\w+)")
@@ -56,7 +57,7 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
     yield "    torch.set_grad_enabled(False)"
     nodes = kernel.nodes_beyond(behind)
     if any(map(is_of_inductor, nodes)):
-        yield f"    import {OF_INDUCTOR}"
+        yield f"    import {OPS_OF_INDUCTOR}"
     for number, node in enumerate(nodes):
         if node.size in kwargs:
             known[node.name] = literal(kwargs[node.size])
