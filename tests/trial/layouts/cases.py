@@ -37,7 +37,6 @@ WAYS: dict[str, Way] = {way.__name__.replace("_", " "): way for _, way, _ in KIN
 READ = {
     "the inputs": {
         "one input of the next row",
-        "a row less",
         "one input not reordered",
         "bucket cut too short",
         "the first half twice",
@@ -83,6 +82,14 @@ READ = {
         "labels of the first half",
         "labels in the old order",
         "rows left sorted",
+        "padding counts in the softmax",
+    },
+    "the keys": {"v taken for k"},
+    "the boundary": {
+        "boundary cut",
+        "last one not handed back",
+        "gradients of the other micro-batch",
+        "scaled at the boundary",
     },
     "the state": {
         "state begins anew",

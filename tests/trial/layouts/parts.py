@@ -56,7 +56,9 @@ class Attention(nn.Module):
         if cache is not None:
             k, v, mask = cache.add(k, v, positions)
         k, v = (t.repeat_interleave(self.heads // self.keys, 1) for t in (k, v))
-        return self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))  # at the mask
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+        )  # at the mask, the keys
 
 
 class Gated(nn.Module):
@@ -66,7 +68,7 @@ class Gated(nn.Module):
         self.down = nn.Linear(inner, SIZE, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # at the boundary
 
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:

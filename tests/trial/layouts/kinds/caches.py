@@ -36,7 +36,7 @@ class Growing:
             k, positions = (
                 torch.cat([self.k, k], 2),
                 torch.cat([self.positions, positions], 1),
-            )  # at one cache for both layers
+            )  # at one cache for both layers, the positions
             if self.on.bug("last word kept twice"):
                 k, v = torch.cat([k, k[:, :, -1:]], 2), torch.cat([v, v[:, :, -1:]], 2)
                 positions = torch.cat([positions, positions[:, -1:]], 1)
@@ -59,7 +59,7 @@ class Static:
         slots = positions[0]
         if self.on.bug("written one slot early") and k.shape[2] == 1:
             slots = slots - 1
-        self.k[:, :, slots] = k  # at one cache for both layers
+        self.k[:, :, slots] = k  # at one cache for both layers, the positions
         self.v.index_copy_(2, slots - 1 if self.on.bug("values one slot early") and k.shape[2] == 1 else slots, v)
         keys = torch.arange(ROOM)[None]
         if self.on.bug("an empty slot is seen"):
@@ -126,7 +126,7 @@ class Sliding:
         slots = positions[0] % WINDOW
         if self.on.bug("takes the place of the next oldest") and k.shape[2] == 1:
             slots = (slots + 1) % WINDOW
-        self.k[:, :, slots] = k  # at one cache for both layers
+        self.k[:, :, slots] = k  # at one cache for both layers, the positions
         self.v[:, :, (slots + 1) % WINDOW if self.on.bug("values in another slot") and len(slots) == 1 else slots] = v
         if not (self.on.bug("places not noted") and k.shape[2] == 1):
             self.positions[:, slots] = positions

@@ -21,7 +21,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         x = x + self.attention(self.norm1(x), mask, positions, cache)
-        return x + self.inner(self.norm2(x))
+        return x + self.inner(self.norm2(x))  # at the boundary
 
 
 class Decoder(nn.Module):

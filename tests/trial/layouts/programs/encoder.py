@@ -20,7 +20,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
         x = self.norm1(x + self.attention(x, mask, positions))
-        return self.norm2(x + self.narrow(F.gelu(self.wide(x))))
+        return self.norm2(x + self.narrow(F.gelu(self.wide(x))))  # at the boundary
 
 
 class Encoder(nn.Module):

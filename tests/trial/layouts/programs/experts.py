@@ -27,8 +27,8 @@ class Experts(nn.Module):
         found = torch.zeros_like(flat)
         for number, expert in enumerate(self.experts):
             tokens, slot = torch.where(experts == number)
-            found = found.index_add(0, tokens, expert(flat[tokens]) * weights[tokens, slot, None])
-        return found.view_as(x)
+            found = found.index_add(0, tokens, expert(flat[tokens]) * weights[tokens, slot, None])  # at the boundary
+        return found.view_as(x)  # at the boundary
 
 
 def task(on: Run) -> Task:

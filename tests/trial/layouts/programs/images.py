@@ -21,7 +21,7 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm(self.conv(x)))  # at the inputs
-        return x + F.relu(self.norm2(self.conv2(x)))
+        return x + F.relu(self.norm2(self.conv2(x)))  # at the boundary
 
 
 class Images(nn.Module):

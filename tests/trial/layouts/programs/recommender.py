@@ -26,7 +26,9 @@ class Recommender(nn.Module):
             user = (found * inside[..., None]).sum(1) / lengths[:, None]  # at the mask
         else:
             user = found.mean(1)  # at the mask
-        return torch.cat([self.user(user), self.item(self.words(item)), self.dense(numbers)], -1)  # at the inputs
+        return torch.cat(
+            [self.user(user), self.item(self.words(item)), self.dense(numbers)], -1
+        )  # at the inputs, the boundary
 
     def second(self, hidden: Tensor, **inputs: Tensor) -> Tensor:
         return self.head(self.norm(F.relu(self.wide(hidden))))

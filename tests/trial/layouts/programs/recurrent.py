@@ -20,7 +20,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, state: Any = None) -> Tensor:
         if state is None:
-            return x + self.gru(x)[0]
+            return x + self.gru(x)[0]  # at the boundary
         y, after = self.gru(x, state.before(x[None, :, 0]))  # at the state
         state.left(after)
         return x + y

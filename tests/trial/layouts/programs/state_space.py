@@ -37,7 +37,7 @@ class Selective(nn.Module):
             found.append((h * leaves[:, at]).sum(-1))
         if state is not None:
             state.left(h[None])
-        return x + self.leave(torch.stack(found, 1) * F.silu(gate))
+        return x + self.leave(torch.stack(found, 1) * F.silu(gate))  # at the boundary
 
 
 class StateSpace(nn.Module):
