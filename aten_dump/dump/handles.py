@@ -324,6 +324,13 @@ class Recording:
         """Path, step and rank, as errors name them."""
         return f"{self.directory.parent.parent} (step {self.step}, rank {self.rank})"
 
+    def let_go(self) -> None:
+        """Free all that was read and close the files, of a recording that nobody uses any more.
+
+        Handles and their recording hold each other: of a thousand ranks read in turn, all would stay in memory.
+        """
+        self.__dict__.clear()
+
     def command(self, name: str, *arguments: str) -> str:
         """Return a command about this step and rank, to paste: ``aten-dump show dump --step 3 --rank 0``."""
         return command_line(name, self.directory.parent.parent, *arguments, step=self.step, rank=self.rank)

@@ -119,7 +119,7 @@ class GraphStage:
     @property
     def outputs(self) -> tuple[Any, ...]:
         """What the graph returns: `NodeRef`, numbers, None."""
-        last = next((node for node in reversed(self.nodes.values()) if node.op == "output"), None)
+        last = next((node for node in self.nodes.values() if node.op == "output"), None)
         found = last.args[0] if last is not None and last.args else ()
         return tuple(found) if isinstance(found, (list, tuple)) else (found,)
 

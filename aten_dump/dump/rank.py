@@ -81,12 +81,12 @@ class RankDump(Recording):
     @property
     def notes(self) -> list[records.Note]:
         """What was not seen, not stored, or went wrong while recording."""
-        return [named(self, note) if note.code == UNSEEN else note for note in self.tables.notes]
+        return [named(self.values, note) if note.code == UNSEEN else note for note in self.tables.notes]
 
     @property
     def unseen_writes(self) -> list[UnseenWrite]:
         """Memory that changed although no op wrote to it, if the recording looked for that (``dedup``)."""
-        return unseen_writes(self)
+        return unseen_writes(self.values)
 
     @property
     def why_no_calls(self) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from ..store import records
-from .handles import Call, Recording, Value
+from .handles import Call, Value
 
 UNSEEN: Final = "unseen_writes"
 _MOST_NAMED: Final = 5
@@ -33,10 +34,10 @@ class UnseenWrite:
         return f"{dtype}{shape} between {last} and {first}"
 
 
-def unseen_writes(rank: Recording) -> list[UnseenWrite]:
-    """Return the memory that changed without an op, in the order in which that was seen."""
+def unseen_writes(every: Iterable[Value]) -> list[UnseenWrite]:
+    """Return the memory of a step that changed without an op, in the order in which that was seen."""
     moments: dict[int, dict[int, list[Value]]] = defaultdict(dict)
-    for value in rank.values:
+    for value in every:
         if value.storage:
             moments[value.storage].setdefault(value.version, []).append(value)
     found = []
@@ -50,9 +51,9 @@ def unseen_writes(rank: Recording) -> list[UnseenWrite]:
     return sorted(found, key=lambda write: write.value.id)
 
 
-def named(rank: Recording, note: records.Note) -> records.Note:
+def named(every: Iterable[Value], note: records.Note) -> records.Note:
     """Return a note on such writes with the calls between which each happened."""
-    writes = unseen_writes(rank)
+    writes = unseen_writes(every)
     if not writes:
         return note
     more = f" and {len(writes) - _MOST_NAMED} more" if len(writes) > _MOST_NAMED else ""

@@ -67,7 +67,12 @@ FORMATS: Final[dict[str, Format]] = {
     "mxfp4": Format(6.0, 7.0, 1.0, 0.5, "power", 32),
     "nvfp4": Format(6.0, 7.0, 1.0, 0.5, "nvfp4", 16),
 }
-OWN: Final = {getattr(torch, name): name for name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")}
+OWN: Final = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+}
 
 
 class Lost(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def together(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[2])
-    dist.init_process_group("gloo")
+    ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=ranks[0], world_size=ranks[1])
     found = globals()[sys.argv[1]](folder)
     torch.save(found, folder / f"rank{dist.get_rank()}.pt")
     dist.barrier()

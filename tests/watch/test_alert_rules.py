@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from aten_dump import ConfigError, Watch
 from aten_dump.watch.alert_rules import Alert, AlertRules
+from tests.sampling import diagonal
 
 Step = Callable[[int], Tensor]
 
@@ -110,7 +110,7 @@ def _zeroed(model: nn.Sequential) -> nn.Sequential:
     return model
 
 
-@pytest.mark.parametrize(("model", "optimizer"), list(itertools.product(MODELS, OPTIMIZERS)))
+@pytest.mark.parametrize(("model", "optimizer"), diagonal(list(MODELS), list(OPTIMIZERS)))
 def test_programs_that_are_right_raise_no_alert(model: str, optimizer: str, tmp_path: Path) -> None:
     if (model, optimizer) == ("bfloat16", "adamw"):
         pytest.skip("a rate of 3e-4 is lost in bfloat16: that is right, and said")

@@ -104,7 +104,7 @@ def run(loop: Loop, watch: Callable[[nn.Module, Any], Watch] | None = None) -> t
 
 
 @pytest.mark.parametrize("loop", [plain, accumulating, copying])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_bits_are_those_of_the_bare_run(loop: Loop, every: int, tmp_path: Path) -> None:
     bare, _ = run(loop)
     watched, watch = run(

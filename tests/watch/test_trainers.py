@@ -12,6 +12,7 @@ import lightning as pl
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
@@ -71,6 +72,7 @@ def test_trainer_of_lightning(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_accelerate(tmp_path: Path) -> None:
     torch.manual_seed(0)
+    AcceleratorState._reset_state(reset_partial_state=True)  # another test in this process may have made one
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)

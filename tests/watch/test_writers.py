@@ -1,4 +1,4 @@
-"""What is written is read back by TensorBoard's own reader, by W&B's own reader of offline runs, and as JSON."""
+"""What is written is read back by TensorBoard's own reader, by W&B's own messages of an offline run, and as JSON."""
 
 from __future__ import annotations
 
@@ -106,18 +106,27 @@ if run is not None:
     assert wandb.run is run and (sys.argv[1] != "logs" or run.step == 5), run.step
     run.finish()
 """
+# The file of an offline run is a log as of LevelDB, of W&B's own messages; newer versions have no reader in Python.
 READ_WANDB = """
-import glob, json, sys
+import glob, json, struct
 from wandb.proto import wandb_internal_pb2
-from wandb.sdk.internal import datastore
-store = datastore.DataStore()
-store.open_for_scan(glob.glob("wandb/offline-run-*/*.wandb")[0])
-rows = []
-while (data := store.scan_data()) is not None:
-    record = wandb_internal_pb2.Record()
-    record.ParseFromString(data)
-    if record.WhichOneof("record_type") == "history":
-        rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+data = open(glob.glob("wandb/offline-run-*/*.wandb")[0], "rb").read()
+at, message, rows = 7, b"", []
+while at + 7 <= len(data):
+    left = 32768 - at % 32768
+    if left < 7:
+        at += left
+        continue
+    _, length, kind = struct.unpack("<IHB", data[at:at + 7])
+    message += data[at + 7:at + 7 + length]
+    at += 7 + length
+    if kind in (1, 4):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(message)
+        message = b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
 print(json.dumps(rows))
 """
 

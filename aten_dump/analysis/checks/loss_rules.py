@@ -13,6 +13,7 @@ from .step_facts import StepFacts
 _PAIRED: Final = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _SOFTMAX: Final = ("_softmax", "_log_softmax")
 _LINEAR: Final = ("addmm", "mm", "linear", "matmul", "bmm")
+_CONVOLUTIONS: Final = ("convolution", "mkldnn_convolution", "cudnn_convolution")
 _VIEWS: Final = ("view", "_unsafe_view", "reshape", "expand", "slice", "alias", "detach", "_to_copy", "clone")
 _DEEPEST: Final = 8
 
@@ -52,8 +53,10 @@ def softmax_of_one(step: StepFacts) -> Iterator[Found]:
         if given is None or not given.shape or given.shape[dim] != 1 or call.phase != "forward":
             continue
         layer = _through_views(step, given)
-        is_last = dim in (-1, len(given.shape) - 1)
-        if layer is not None and read_op_name(layer.op).name in _LINEAR and is_last and given.shape.numel() > 1:
+        made = "" if layer is None else read_op_name(layer.op).name
+        is_last = made in _LINEAR and dim in (-1, len(given.shape) - 1)
+        is_channel = made in _CONVOLUTIONS and dim % len(given.shape) == 1
+        if layer is not None and (is_last or is_channel) and given.shape.numel() > 1:
             yield Found(
                 call,
                 f"softmax over dimension {dim} of {list(given.shape)}, which {layer.name} made with one output: "

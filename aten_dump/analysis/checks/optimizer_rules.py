@@ -64,25 +64,52 @@ def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
 
 
 def gradient_dropped(step: StepFacts) -> Iterator[Found]:
-    """A step of an optimizer that holds a parameter comes after its gradient, and does not write the parameter."""
+    """A step of an optimizer that holds a parameter comes after its gradient, and does not write the parameter, or
+    writes it with zeros.
+    """
     for optimizer, names in _held_by_steps(step):
         if not hasattr(torch.optim, optimizer.name):
             continue  # its kernel may be none of torch's ops
-        lost = []
-        for name in names:
-            leaf, accumulated = step.named.get(name, (None, 0))
-            if leaf is not None and 0 < accumulated < optimizer.begins.id and not leaf.opaque:
-                later = [one for one in step.optimizer_steps if one.begins.id > accumulated]
-                if not any(leaf.storage in one.writes for one in later):
-                    lost.append((name, accumulated))
+        known = {name: step.named[name] for name in names if name in step.named}
+        got = {
+            name: accumulated
+            for name, (leaf, accumulated) in known.items()
+            if 0 < accumulated < optimizer.begins.id and not leaf.opaque
+        }
+        lost = {
+            name: accumulated
+            for name, accumulated in got.items()
+            if not any(known[name][0].storage in s.writes for s in step.optimizer_steps if s.begins.id > accumulated)
+        }
+        if got and _are_zeroed(step, got, optimizer):
+            lost = got
         if lost:
-            since = max(number for _, number in lost)
+            since = max(lost.values())
             clears = next((c for c in step.clearings if since < c.id < optimizer.begins.id), None)
             why = "" if clears is None else f": {clears.where or clears.name} clears it between backward and the step"
             yield Found(
                 clears or optimizer.begins,
-                f"{optimizer.name}.step() does not apply the gradient of {listed([n for n, _ in lost])}{why}",
+                f"{optimizer.name}.step() does not apply the gradient of {listed(list(lost))}{why}",
             )
+
+
+def _are_zeroed(step: StepFacts, got: dict[str, int], optimizer: OptimizerStep) -> bool:
+    """Return True if zeros are what was last written to all of some gradients: to some is a way to freeze a layer."""
+    zeros = {call.id for call in step.ops("zero", "_foreach_zero") if call.id < optimizer.begins.id}
+    if not zeros or max(zeros) < min(got.values()):
+        return False
+    last = {
+        value.storage: call.id
+        for call in step.flow.calls()
+        if call.mutated and call.id < optimizer.begins.id
+        for _, value in call.written_values()
+    }
+    for name, accumulated in got.items():
+        gradient = step.rank.gradients.get(name)
+        written = last.get(gradient.storage, 0) if gradient is not None and gradient.storage else 0
+        if written < accumulated or written not in zeros:
+            return False
+    return True
 
 
 def gradient_applied_twice(step: StepFacts) -> Iterator[Found]:
@@ -154,17 +181,17 @@ def _is_held_elsewhere(step: StepFacts, name: str) -> bool:
 def stale_gradient(step: StepFacts) -> Iterator[Found]:
     """A gradient is added to one that an optimizer has applied, and the sum is applied: nothing cleared it."""
     names = {record.call: record.name for record in step.rank.tables.gradients}
-    old: dict[str, Call] = {}
+    old: dict[str, tuple[Call, int]] = {}  # the call that adds, and to which storage
     for call in accumulations(step.flow):
         name = names.get(call.id)
         for add in call.children if name is not None else ():
             written = {value.storage for _, value in add.written_values()} if add.kind == "aten" else set()
             for value in [v for _, v in add.input_values() if v.storage in written]:
                 if name and _is_applied(step, name, value, add) and _will_be_applied(step, value.storage, add):
-                    old[name] = add
+                    old[name] = add, value.storage
     if old:
-        last = max(call.id for call in old.values())
-        later = next(one for one in step.optimizer_steps if one.begins.id > last)
+        last, storage = max(((call.id, storage) for call, storage in old.values()))
+        later = next(one for one in step.optimizer_steps if one.begins.id > last and storage in one.reads)
         yield Found(
             later.begins,
             f"{later.name}.step() applies the gradient of {listed(list(old))} once more: the new one was added to the "

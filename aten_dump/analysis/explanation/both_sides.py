@@ -204,7 +204,7 @@ def _with_ends(
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
-    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, ends[1 - side])]
+    unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, [*ends[0], *ends[1]])]
     return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near, notes=notes)
 
 
@@ -233,11 +233,11 @@ def _is_lost(evaluation: Evaluation, end: End) -> bool:
     return found is not None and found.has_no_contents
 
 
-def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, others: list[End]) -> bool:
-    """Return True if a side makes something of what the other ends with, and of its size."""
+def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, known: list[End]) -> bool:
+    """Return True if a side makes something of what the other ends with, or a part of it, and of its size."""
     cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
     behind = {sides[side].numbers.get(value.id) for value in cut}
-    return any(other.number in behind for other in of_sizes(others, [end]))
+    return any(other.number in behind for other in of_sizes(known, [end]))
 
 
 def _step(flow: DataFlow, left: Left) -> EvaluatedStep:

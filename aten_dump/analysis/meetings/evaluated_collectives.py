@@ -154,6 +154,8 @@ class Collectives:
                     one.why_not = "a collective: the ranks did not begin equally many"
                 else:
                     _take(one, part, there, theirs[part.number].call)
+            if there is not rank:
+                there.let_go()
         for part, one in chosen.items():
             self._wholes[(first[0], part.key, part.number)] = one
         self._make_room(first)

@@ -88,6 +88,8 @@ class MeetingReplays(Replays):
                 meets = attendance_of(ours), attendance_of(theirs)
                 for leant, parts in asked:
                     leant.note((ours, theirs), meets, parts)
+                ours.let_go()
+                theirs.let_go()
         return tuple(leant.told() for leant in found if leant.differing)
 
     def _attendance(self, rank: Recording) -> Attendance:

@@ -11,7 +11,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -21,7 +20,7 @@ import torch
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
-from ...torch_names import has_kernel
+from ...torch_names import has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
 from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
@@ -30,7 +29,6 @@ from .shared_memory import wide
 
 _CPU: Final = torch.device("cpu")
 _PRIMS: Final = "prims::"
-_OF_INDUCTOR: Final = "torch._inductor.inductor_prims"  # registers ops that are in its graphs alone, as it is imported
 _SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, and what takes a tensor out of several
     f"_operator.{name}": getattr(operator, name)
     for name in (
@@ -50,6 +48,22 @@ _SIZES: Final[dict[str, Callable[..., Any]]] = {  # what is computed of sizes, a
         "ge",
     )
 }
+
+
+def op_of(node: GraphNode) -> Any:
+    """Return the op that a node calls.
+
+    Raises:
+        ReplayError: it may not be run, or this process does not have it; the message says which.
+    """
+    if is_of_inductor(node) and not has_kernel(node.op):
+        register_ops_of_inductor()
+    return allowed_op(node.op)
+
+
+def is_of_inductor(node: GraphNode) -> bool:
+    """Return True if a node calls an op that may be registered by inductor alone, and draws no random numbers."""
+    return node.op.startswith(_PRIMS) and node.op not in _OWN
 
 
 def kernel_op(call: Call) -> KernelOp | None:
@@ -156,9 +170,7 @@ class NodeRun:
         if own is not None:
             made = own(*args, **kwargs)
             return made.double() if self._is_wide and made.is_floating_point() else made
-        if node.op.startswith(_PRIMS) and not has_kernel(node.op):
-            importlib.import_module(_OF_INDUCTOR)
-        op = allowed_op(node.op)
+        op = op_of(node)
         check_arguments(op, args, kwargs)
         if op._schema.is_mutable:  # other nodes may still want what it is given
             args = [item.clone() if isinstance(item, torch.Tensor) else item for item in args]

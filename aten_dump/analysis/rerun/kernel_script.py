@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef
 from ...errors import ReplayError
-from .allowed_ops import allowed_op
-from .kernel_ops import behind_unknown
+from ...torch_names import OPS_OF_INDUCTOR
+from .kernel_ops import behind_unknown, is_of_inductor, op_of
 
 _SIGNATURE: Final = re.compile(r'extern "C"[^(]*?\bkernel\(([^)]*)\)')
 _PARAMETER: Final = re.compile(r"(const )?([A-Za-z0-9_:]+)(\*?) (\w+)")
@@ -55,7 +55,10 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
         yield f"    (made.result() if hasattr(made, 'result') else made)({', '.join(names)})"
     yield "else:" if names else "if True:"
     yield "    torch.set_grad_enabled(False)"
-    for number, node in enumerate(kernel.nodes_beyond(behind)):
+    nodes = kernel.nodes_beyond(behind)
+    if any(map(is_of_inductor, nodes)):
+        yield f"    import {OPS_OF_INDUCTOR}"
+    for number, node in enumerate(nodes):
         if node.size in kwargs:
             known[node.name] = literal(kwargs[node.size])
             continue
@@ -81,7 +84,7 @@ def _node(node: GraphNode, known: dict[str, str], literal: Literal, path: Callab
         return _PLAIN[node.op].format(*args)
     if node.op.startswith(_COPIES):
         return f"{args[1]}.to({args[0]}.dtype).expand({args[0]}.shape)"
-    op = allowed_op(node.op)
+    op = op_of(node)
     keywords = {argument.name for argument in op._schema.arguments}
     if not keywords.issuperset(node.kwargs):
         raise ReplayError(f"{op.name()} has no argument {sorted(set(node.kwargs) - keywords)[0]!a}")

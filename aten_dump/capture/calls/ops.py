@@ -48,6 +48,7 @@ class Ops:
         self.keep_inputs = config.io in ("all", "input")
         self.keep_outputs = config.io in ("all", "output")
         self.graphs: dict[int, int] = {}  # Graph id by the id of a graph that was compiled
+        self.stages: dict[str, dict[int, int]] = {}  # of captured graphs: places of nodes that are on file
         self.kernel_links = KernelLinks()
         self._entries: dict[int, OpEntry] = {}  # by the id of the op
 

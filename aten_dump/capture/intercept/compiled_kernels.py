@@ -282,7 +282,7 @@ class _RecordedSite:
         if number is None:
             number = recorder_ops.graphs[id(self._graph)] = len(recorder_ops.graphs) + 1
             step.emit(Graph(GRAPH, number, self._graph.name, [tree_of(node, interner) for node in graph.nodes]))
-            self._graph.stages.write(step, graph)
+            self._graph.stages.write(step, graph, recorder_ops.stages)
         given = [site.arguments[at].reads for at in self._given]
         made = [site.arguments[at].writes for at in self._out]
         code = interner.text(graph.kernels[site.kernel])

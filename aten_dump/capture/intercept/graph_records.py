@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...store.records import STAGE, TREE_DICT, TREE_LIST, TREE_NODE, TREE_TUPLE, Stage, Tree
 from ..torch_internals.fx_nodes import NodeFacts, NodeName
@@ -17,24 +16,27 @@ class StageRecords:
 
     def __init__(self) -> None:
         self._written: dict[int, Any] = {}  # stages that are on file, by identity
-        self._places: WeakKeyDictionary[Any, dict[str, dict[int, int]]] = WeakKeyDictionary()  # of nodes, by step
-        self._ids: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def write(self, step: Any, graph: LoweredGraph) -> None:
-        """Write the stages of a graph that are not on file."""
+    def write(self, step: Any, graph: LoweredGraph, known: dict[str, dict[int, int]]) -> None:
+        """Write the stages of a graph that are not on file.
+
+        Args:
+            step: that runs it.
+            graph: that was lowered.
+            known: of the step: the places of the nodes that were written, by identity, by number of the captured graph.
+        """
         number = graph.name.partition("_")[0]
-        places = self._places.setdefault(step, {}).setdefault(number, {})
+        places = known.setdefault(number, {})
         for stage in graph.stages:
             if id(stage) in self._written:
                 continue
             self._written[id(stage)] = stage
-            self._ids[step] = self._ids.get(step, 0) + 1
             new = [node for node in stage.nodes if id(node) not in places]
             places |= {id(node): place for place, node in enumerate(new, len(places))}
             nodes = [tree_of(node, step.interner) for node in new]
             order = [places[id(node)] for node in stage.nodes]
             decomposed = [_tree_of_decomposed(one) for one in stage.decomposed]
-            step.emit(Stage(STAGE, self._ids[step], number, stage.part, stage.made_by, nodes, order, decomposed))
+            step.emit(Stage(STAGE, len(self._written), number, stage.part, stage.made_by, nodes, order, decomposed))
 
 
 def tree_of(node: NodeFacts, interner: Any) -> Tree:

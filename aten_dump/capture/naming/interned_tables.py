@@ -14,7 +14,7 @@ import torch
 
 from ...store.records import FRAME, OP, STACK, TEXT
 from ...store.sink import Emit
-from ..torch_internals.inductor import TracedFrame
+from ..torch_internals.fx_nodes import TracedFrame
 from .call_name import CallName
 
 OWN_CODE: Final = str(Path(__file__).resolve().parents[2]) + os.sep  # files below count as the recorder's own

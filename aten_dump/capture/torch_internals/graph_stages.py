@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .fx_nodes import NodeFacts, NodeName, facts_of, named
 from .patches import Patch
@@ -171,8 +172,8 @@ def _nodes_of(tracer: Any, item: Any) -> Any:
             return getattr(found, "node", NodeName(""))
         return leaf
 
-    return torch.utils._pytree.tree_map(node, item)
+    return tree_map(node, item)
 
 
 def _leaves(item: Any) -> Iterator[Any]:
-    yield from torch.utils._pytree.tree_leaves(item, is_leaf=lambda leaf: leaf is None)
+    yield from tree_leaves(item, is_leaf=lambda leaf: leaf is None)

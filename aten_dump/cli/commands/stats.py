@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
 import click
 
 from ...dump import Call, RankDump
+from ...dump.call_filter import Wanted
+from ...errors import MissingDataError
+from ...export.chosen_calls import require
+from ...export.formats.to_parquet import ParquetFile
+from ...plain_text import CsvRows
+from ...report.over_steps import over_steps_columns, over_steps_table, rows_over_steps
 from ...report.terminal_tables import statistics_table
 from ...report.value_rows import columns, value_rows, write_csv, write_json
-from ..console import echo, line_limit, print_table, say_left_out
+from ...whole_files import refuse_to_replace_part_of, replaced_when_whole
+from ..console import echo, line_limit, print_table, say_left_out, with_progress
 from ..files import opened as opened_file
-from ..options import dump_argument, filter_options, limit_option, place_options, selected
+from ..options import dump_argument, filter_options, limit_option, open_all, place_options, selected
 from ..places import Place
 
 
@@ -24,10 +32,15 @@ from ..places import Place
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "csv", "json"]),
+    type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
     show_default=True,
     help="A table to look at, or all columns for another program.",
+)
+@click.option(
+    "--over-steps",
+    is_flag=True,
+    help="Results of all steps and ranks in one table: how each moved, or with csv or parquet each step's numbers.",
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 @limit_option(200, "rows")
@@ -43,6 +56,7 @@ def command(
     scope: str | None,
     call_name: str | None,
     form: str,
+    over_steps: bool,
     output: Path | None,
     limit: int | None,
 ) -> None:
@@ -54,18 +68,23 @@ def command(
     Examples
       aten-dump stats dump --op layer_norm
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
+      aten-dump stats dump --over-steps --kind module
+      aten-dump stats dump --over-steps --format csv --output steps.csv
       aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
+    wanted = Wanted(op, kind, phase, module, call_name, mode, scope)
+    if form == "table" and output is not None:
+        raise click.UsageError("--output needs --format csv or json (or parquet); a table goes to the terminal")
+    if over_steps:
+        _over_steps(_ranks(dump, step, rank), None if wanted == Wanted() else wanted, (form, output), limit)
+        return
+    if form == "parquet":
+        raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
     shown = Place(dump, step, rank, err=form != "table" and output is None)
     opened = shown.rank
-    matched = selected(
-        opened,
-        {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "scope": scope, "name": call_name},
-    )
+    matched = selected(opened, asdict(wanted))
     calls = opened.calls if matched is None else matched
     if form == "table":
-        if output is not None:
-            raise click.UsageError("--output needs --format csv or json; a table goes to the terminal")
         echo(shown.line)
         _print_table(opened, calls, line_limit(limit))
         return
@@ -79,3 +98,49 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
     table, left_out = statistics_table(calls, names, limit)
     print_table(table)
     say_left_out(left_out, "rows")
+
+
+def _ranks(dump: Path, step: int | None, rank: int | None) -> list[RankDump]:
+    """Return the steps and ranks of a dump, or those of one rank."""
+    if step is not None:
+        raise click.UsageError("--over-steps takes all steps: leave out --step")
+    opened = open_all(dump, ranks=None if rank is None else (rank,))
+    ranks = [one for one in opened.all_ranks() if rank in (None, one.rank)]
+    if not any(one.config.get("statistics") for one in ranks[:1]):
+        raise MissingDataError(f'{dump} has no statistics; record again with DumpConfig.data="statistic"')
+    return ranks
+
+
+def _over_steps(
+    ranks: list[RankDump], wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None
+) -> None:
+    """Print or write the statistics of results over all steps."""
+    form, output = where
+    columns = over_steps_columns(ranks)
+    names = list(columns)
+    statistics = names[names.index("slot") + 1 :]
+    rows = rows_over_steps(with_progress("reading", ranks), wanted, statistics)
+    dump = ranks[0].directory.parent.parent
+    if form == "table":
+        table, left_out = over_steps_table(rows, names, line_limit(limit))
+        print_table(table)
+        say_left_out(left_out, "rows")
+    elif form == "parquet":
+        if output is None:
+            raise click.UsageError("--format parquet needs --output FILE")
+        require("pyarrow", "parquet")
+        refuse_to_replace_part_of([dump], output)
+        with replaced_when_whole(output) as part:
+            file = ParquetFile(part, columns)
+            for row in islice(rows, limit or None):
+                file.add(row)
+            file.close()
+    else:
+        with opened_file(output, [dump]) as text:
+            if form == "json":
+                write_json((dict(zip(names, row, strict=True)) for row in islice(rows, limit or None)), names, text)
+                return
+            writer = CsvRows(text)
+            writer.write(names)
+            for row in islice(rows, limit or None):
+                writer.write(row)

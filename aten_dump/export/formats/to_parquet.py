@@ -33,7 +33,7 @@ def write(chosen: ChosenCalls, out: Path) -> None:
         names = list(rank.config.get("statistics", ()))
         statistics: dict[str, ColumnType] = {**facts("value_id"), **dict.fromkeys(names, "float")}
         tables = {
-            name: _Table(_part(out, name, rank), columns)
+            name: ParquetFile(_part(out, name, rank), columns)
             for name, columns in ({**_TABLES, "statistics": statistics}).items()
         }
         seen: set[int] = set()
@@ -70,7 +70,7 @@ def _numbers(value: Value, names: Iterable[str]) -> Iterator[float | None]:
         yield float(number) if isinstance(number, int | float) else None
 
 
-class _Table:
+class ParquetFile:
     """One file, written a row group at a time."""
 
     def __init__(self, path: Path, columns: dict[str, ColumnType]) -> None:

@@ -22,7 +22,7 @@ from tests.checkout import ROOT
 from tests.distributed.launching import launch_once
 from tests.sampling import slow_but_for
 
-from . import ranks
+from . import planted_more, ranks
 from .healthy import HEALTHY
 from .loops import LOOPS, batch, net
 from .planted import PLANTED
@@ -52,7 +52,10 @@ def test_a_healthy_program_raises_no_alarm(name: str, tmp_path: Path) -> None:
     assert not found.not_run and not found.exit_code
 
 
-@pytest.mark.parametrize("name", PLANTED)
+QUICK = {name for name, one in PLANTED.items() if one.record.__module__ != planted_more.__name__}
+
+
+@pytest.mark.parametrize("name", slow_but_for(QUICK, PLANTED))
 def test_a_planted_bug_is_found_at_its_line(name: str, tmp_path: Path) -> None:
     PLANTED[name].record(tmp_path / "dump")
     found = check(tmp_path / "dump")

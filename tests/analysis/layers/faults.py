@@ -143,8 +143,6 @@ FAULTS: dict[str, Fault] = {
     "decomposition of native_layer_norm": _decomposed(aten.native_layer_norm.default, _norm),
     "decomposition of _softmax": _decomposed(aten._softmax.default, lambda x: x.softmax(-1)),
     "decomposition of _log_softmax": _decomposed(aten._log_softmax.default, lambda x: x.log_softmax(-1)),
-    "decomposition of addcmul": _decomposed(aten.addcmul.default, lambda x: torch.addcmul(x, x, x.sin(), value=0.5)),
-    "decomposition of lerp": _decomposed(aten.lerp.Scalar, lambda x: torch.lerp(x, x.sin(), 0.3)),
     "decomposition of gelu_backward": _decomposed(aten.gelu_backward.default, F.gelu, is_trained=True),
     "decomposition of silu_backward": _decomposed(aten.silu_backward.default, F.silu, is_trained=True),
     "decomposition of elu_backward": _decomposed(aten.elu_backward.default, F.elu, is_trained=True),

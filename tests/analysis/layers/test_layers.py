@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,8 +69,8 @@ def _scaled_run(path: Path, *, compiled: bool, checks: bool = True) -> str:
     def function(x: Tensor) -> Tensor:
         return torch.sin(x) * settings["scale"]
 
-    options = {} if checks else {"options": {"guard_filter_fn": lambda guards: [False] * len(guards)}}
-    run = torch.compile(function, **options) if compiled else function  # type: ignore[arg-type]
+    options: dict[str, Any] = {} if checks else {"options": {"guard_filter_fn": lambda guards: [False] * len(guards)}}
+    run = torch.compile(function, **options) if compiled else function
     with DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels")) as dump:
         for number in range(2):
             settings["scale"] = 2.0 + number

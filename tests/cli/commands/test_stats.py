@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from aten_dump import open_dump
 from aten_dump.cli.commands.stats import command
+from tests.cli.commands.tiny import record
 
 
 def run(*arguments: object) -> Result:
@@ -54,3 +56,37 @@ def test_a_table_goes_to_no_file(dump: Path, tmp_path: Path) -> None:
 def test_filters_that_match_nothing_make_a_table_without_rows(dump: Path) -> None:
     result = run(dump, "--phase", "recompute")
     assert len(result.stdout.splitlines()) == 2 and "matches these filters; it has" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("steps") / "dump", steps=3, data="statistic")
+
+
+def test_over_steps_a_row_says_how_a_result_moved(three_steps: Path) -> None:
+    lines = [line.split() for line in run(three_steps, "--over-steps", "--op", "aten::mm").stdout.splitlines()]
+    assert lines[0][-1] == "step" and "l2norm" in lines[0]
+    (row,) = [line for line in lines[1:] if line[1:3] == ["Aten.mm.0.forward", "output.0"]]
+    assert row[3] == "3", "it is in three steps"
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_over_steps_each_step_has_its_rows(three_steps: Path, tmp_path: Path, form: str) -> None:
+    out = tmp_path / f"steps.{form}"
+    done = run(three_steps, "--over-steps", "--op", "aten::mm", "--format", form, "--output", out)
+    assert done.exit_code == 0, done.output
+    if form == "csv":
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+    found = [
+        (int(row["step"]), row["slot"], float(row["l2norm"])) for row in rows if row["call"] == "Aten.mm.0.forward"
+    ]
+    stats = [open_dump(three_steps).rank(n, 0)["Aten.mm.0.forward"].output_values()[0][1].stats for n in range(3)]
+    assert found == [(n, "output.0", one["l2norm"]) for n, one in enumerate(stats) if one is not None]
+
+
+def test_over_steps_takes_all_steps(three_steps: Path) -> None:
+    assert "leave out --step" in run(three_steps, "--over-steps", "--step", "1").output
+    assert "needs --output" in run(three_steps, "--over-steps", "--format", "parquet").output
+    assert "goes with --over-steps" in run(three_steps, "--format", "parquet").output
