@@ -30,6 +30,8 @@ LATE: Final = (
     "aten_dump.analysis",
     "aten_dump.cli.worker_processes",
     "aten_dump.dump",
+    "aten_dump.export.chosen_calls",
+    "aten_dump.export.formats",
     "aten_dump.export.job",
     "aten_dump.report",
     "aten_dump.store.recovery",

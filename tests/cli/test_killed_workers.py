@@ -43,7 +43,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     [
         (["compare", "TARGET", "BASELINE"], "values compared"),
         pytest.param(["replay", "TARGET", "--all"], "ops replayed", marks=pytest.mark.slow),
-        (["verify", "TARGET"], "step/rank folders checked"),
+        pytest.param(["verify", "TARGET"], "step/rank folders checked", marks=pytest.mark.slow),
         pytest.param(["report", "TARGET", "BASELINE", "-o", "OUT"], "wrote", marks=pytest.mark.slow),
     ],
     ids=lambda found: found[0] if isinstance(found, list) else "",

@@ -51,7 +51,7 @@ def test_buckets_of_other_sizes_are_one_layout(dumps: Path) -> None:
             "tensor_parallel.bias", "single", "aten::add.Tensor", "block.attention.out", marks=pytest.mark.slow
         ),
         ("tensor_parallel.unreduced", "single", "aten::add.Tensor", "block.attention.out"),
-        ("summed", "ddp", "aten::div_.Tensor", ""),
+        pytest.param("summed", "ddp", "aten::div_.Tensor", "", marks=pytest.mark.slow),
         pytest.param("flat.summed", "flat.scattered", "aten::div_.Tensor", "", marks=pytest.mark.slow),
         ("left_out", "single", "aten::lerp_.Scalar", ""),
         pytest.param("summed", "single", "aten::div_.Tensor", "", marks=pytest.mark.slow),

@@ -34,8 +34,9 @@ from tests.checkout import ROOT
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+|\b\d{3,}\b|\b\d{1,3}(?:,\d{3})+\b|0x[0-9a-f]+")
-DISTANCE = re.compile(r"\b(\d+) (?:ulp|KiB|MiB|min|s|ms|us)\b")
+DISTANCE = re.compile(r"(?:\b\d+|#) (?:ulp|KiB|MiB|min|s|ms|us|ns)\b")
 STARTED = ("run", "serve")
+HOME = "/home/me/tutorial"  # where the tutorial was written
 
 
 @dataclass(slots=True)
@@ -50,10 +51,10 @@ class Said:
     def agrees(self) -> bool:
         if self.expected is None:
             return True
+        printed = self.printed.replace(os.getcwd(), HOME)
         pieces = re.split(r"(?m)^\s*\.\.\.\s*$", self.expected)
         return (
-            re.fullmatch(".*".join(re.escape(plain(piece)) for piece in pieces), plain(self.printed), re.DOTALL)
-            is not None
+            re.fullmatch(".*".join(re.escape(plain(piece)) for piece in pieces), plain(printed), re.DOTALL) is not None
         )
 
 
@@ -135,7 +136,7 @@ def rewrite(path: Path) -> None:
         if said.expected is not None and not said.agrees:
             head = f"{said.source}```\n\n```text\n" if said.source.endswith("\n") else f"$ {said.source}\n"
             assert head + said.expected in text, said.source
-            printed = said.printed.replace(os.getcwd(), "/home/me/tutorial").rstrip()
+            printed = said.printed.replace(os.getcwd(), HOME).rstrip()
             text = text.replace(head + said.expected, f"{head}{printed}\n" if printed else head, 1)
     path.write_text(text, encoding="utf-8")
 

@@ -11,8 +11,14 @@ from tests.checkout import ROOT
 from tests.docs.notebooks import NOTEBOOKS, executed, texts
 from tests.docs.pages import plain
 
+BRIEF = "gradients"
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(path, marks=() if path.stem == BRIEF else pytest.mark.slow) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_prints_what_it_shows(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -12,8 +12,8 @@ from tests.checkout import ROOT
 from tests.docs.pages import BLOCK, Page, Said
 
 DOCS = ROOT / "docs"
-PAGES = ["tutorial", "guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts"]
-SLOW = ["guide/differs-on-another-machine"]  # a GPT-2
+PAGES = ["guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts"]
+SLOW = ["tutorial", "guide/differs-on-another-machine"]
 
 
 @pytest.fixture

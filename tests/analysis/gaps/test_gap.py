@@ -186,6 +186,7 @@ def decoded(path: Path, shift: int = 0) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_decoded_positions_against_the_whole_sequence(tmp_path: Path, trainer: Path) -> None:
     found = aten_dump.compare_at(decoded(tmp_path / "engine"), trainer, "rollout=logp")
     assert found.exit_code == 0, found.answer()

@@ -23,6 +23,7 @@ pytestmark = [
 QUICK = ["decomposition of gelu"]
 
 
+@pytest.mark.slow
 def test_an_honest_compiler_has_no_fault(tmp_path: Path) -> None:
     path = record(tmp_path / "dump", FAULTS["decomposition of gelu_backward"])
     rank = open_dump(path).step(0).rank(0)
