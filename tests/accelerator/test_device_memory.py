@@ -71,9 +71,9 @@ ASKED: dict[str, dict[str, Any]] = {
 def limits_of_a_32nd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_copies, "STAGING_BYTES", device_copies.STAGING_BYTES // 32)
     monkeypatch.setattr(byte_copies, "GATHERED_BYTES", byte_copies.GATHERED_BYTES // 32)
-    monkeypatch.setattr(device_batches, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
     monkeypatch.setattr(device_batches, "BATCH_BYTES", device_batches.BATCH_BYTES // 32)
     monkeypatch.setattr(extremes, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
+    monkeypatch.setattr(on_device, "MOST_ELEMENTS", on_device.MOST_ELEMENTS // 32)
 
 
 @pytest.mark.usefixtures("limits_of_a_32nd")
@@ -123,7 +123,7 @@ def test_the_limits_as_they_are(tmp_path: Path, kind: str) -> None:
 
 def test_results_of_a_batch_are_sent_before_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long tensor has results for each piece, which wait on the device."""
-    monkeypatch.setattr(device_batches, "MOST_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(on_device, "MOST_ELEMENTS", 1 << 14)
     monkeypatch.setattr(device_batches, "BATCH_BYTES", MIB // 4)
     monkeypatch.setattr(device_batches.DeviceBatches, "tick", lambda self: None)
     x = ones(1 << 20)
