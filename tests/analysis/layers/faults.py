@@ -156,7 +156,7 @@ FAULTS: dict[str, Fault] = {
     "joint pass after all, another op": _in_pass("joint_custom_post_pass", _other_op, is_trained=True),
     "lowering of tanh": _in_lowering(aten.tanh.default, lambda x: x.tanh() + 1),
     "lowering of erf": _in_lowering(aten.erf.default, F.gelu),
-    "lowering of sigmoid": _in_lowering(aten.sigmoid.default, F.silu),
+    "lowering of sigmoid": _in_lowering(aten.sigmoid.default, lambda x: x.sigmoid() + 1),
     "code of erf": _in_code(".erf()", ".tanh()", F.gelu),
     "code of tanh": _in_code(".tanh()", ".sin()", lambda x: x.tanh() + 1),
     "code of a constant": _in_code("static_cast<float>(0.5)", "static_cast<float>(0.51)", F.gelu),
