@@ -104,7 +104,7 @@ def import_now() -> None:
 
 
 def import_before(command: click.Command) -> None:
-    """Have a command, or each of a group, import what was put off before its own code runs."""
+    """Wrap the code of a command, or of each of a group: what was put off is imported before it runs."""
     if isinstance(command, click.Group):
         for one in command.commands.values():
             import_before(one)

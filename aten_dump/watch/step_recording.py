@@ -44,7 +44,7 @@ class StepRecording:
         return self._left > 0
 
     def arm(self) -> None:
-        """Have the next step recorded."""
+        """Ask for the next step to be recorded."""
         self._is_armed = self.is_wanted
 
     def switch_before_next_module(self, step: Callable[[], int]) -> None:

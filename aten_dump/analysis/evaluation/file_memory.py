@@ -68,11 +68,18 @@ class FileMemory:
 
 
 def _in_file(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """Return the bytes of a storage in a file that has no name any more: it goes with the last tensor."""
+    """Return the bytes of a storage in a file that has no name any more: it goes with the last tensor.
+
+    Raises:
+        MemoryError: there is no room for it on the disk.
+    """
     handle, path = tempfile.mkstemp(prefix="aten_dump_values_")
-    os.close(handle)
     try:
+        os.posix_fallocate(handle, 0, storage.nbytes())  # else a full disk would end the process at the first write
         found = torch.UntypedStorage.from_file(path, True, storage.nbytes())
+    except OSError as error:
+        raise MemoryError(f"nor has {os.path.dirname(path)} room: {error.strerror}") from None
     finally:
+        os.close(handle)
         os.unlink(path)
     return found.copy_(storage)

@@ -19,6 +19,8 @@ torch.set_num_threads(1)
 aten_dump.compare  # what it takes to import is not counted
 used = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmData:"))) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (used + (int(sys.argv[3]) << 20),) * 2)
+if len(sys.argv) > 4:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
 print(aten_dump.compare(sys.argv[1], sys.argv[2]).verdict)
 """
 
@@ -38,8 +40,8 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def _compare(dumps: Path, mebibytes: int) -> subprocess.CompletedProcess[str]:
-    arguments = [str(dumps / "target"), str(dumps / "baseline"), str(mebibytes)]
+def _compare(dumps: Path, mebibytes: int, *more: int) -> subprocess.CompletedProcess[str]:
+    arguments = [str(dumps / "target"), str(dumps / "baseline"), str(mebibytes), *map(str, more)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "500000"}  # what is freed goes back to the system at once
     return subprocess.run([sys.executable, "-c", _COMPARE, *arguments], capture_output=True, text=True, env=environment)
 
@@ -57,3 +59,10 @@ def test_no_verdict_where_memory_runs_out(dumps: Path) -> None:
     assert done.returncode == 1
     assert "verdict" not in done.stdout and not done.stdout
     assert "memory ran out" in done.stderr or "Unable to allocate" in done.stderr or "MemoryError" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of data are the kernel's")
+def test_no_verdict_where_the_disk_has_no_room_either(dumps: Path) -> None:
+    done = _compare(dumps, 180, 1 << 20)  # bytes that a file may have
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "memory ran out" in done.stderr and "nor has" in done.stderr, done.stderr[-2000:]
