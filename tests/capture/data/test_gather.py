@@ -19,9 +19,9 @@ from aten_dump.capture.data.byte_copies import copy_elements
 from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once, transposed
 from aten_dump.capture.memory import scratch
 from aten_dump.capture.torch_internals.quiet import quiet
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import raw
+from tests.store.memory_sink import MemorySink
 from tests.store.recording import begin, blobs_of, writer
 
 needs_compiler = pytest.mark.skipif(
