@@ -32,7 +32,7 @@ from ..precision.lost_precision import Distances, exact_sources
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.run_op import result_slots, run_on
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from .named_values import joined
 
 SAME: Final = 1e-6  # relative L2 of two meanings that are the same function

@@ -11,7 +11,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -152,7 +152,6 @@ def check_call(op: Any, call: Call) -> None:
 def run_on(
     call: Call,
     find: Callable[[Value], torch.Tensor],
-    items: Sequence[int] | None = None,
     numbers: Mapping[float, float] | None = None,
 ) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
@@ -160,14 +159,13 @@ def run_on(
     Args:
         call: an aten call.
         find: returns the tensor that takes the place of a value; what the op writes is written to it.
-        items: of an op that works by item (`list_ops`), the numbers of those to run, ascending; None is all.
         numbers: what takes the place of numbers among its arguments.
 
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
     op, around = find_op(call), Surroundings(cast=True)
-    return _run_on(op, call, around, _Arguments(call, around, find, items, numbers))
+    return _run_on(op, call, around, _Arguments(call, around, find, numbers))
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
@@ -225,24 +223,22 @@ class _Arguments:
         call: Call,
         around: Surroundings,
         find: Callable[[Value], torch.Tensor],
-        items: Sequence[int] | None = None,
         numbers: Mapping[float, float] | None = None,
     ) -> None:
         self._call = call
         self._around = around
         self._find = find
-        self._items = items
         self._numbers = numbers or {}
         self._of_integers = around.cast and makes_floats_of_integers(call)
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
         args, kwargs = call.shared_inputs()
-        made = [self._item(self._chosen(item)) for item in args]
+        made = [self._item(item) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
         if self._around.cast and position is not None and len(made) > position:
             made[position] = False
-        named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
+        named = {name: self._item(item) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
         dtype = factory_dtype(call, named)
@@ -253,10 +249,6 @@ class _Arguments:
     def of(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
         """Return the tensors of some values, by name."""
         return {name: self._item(value) for name, value in values.items()}
-
-    def _chosen(self, item: Any) -> Any:
-        is_list = isinstance(item, (list, tuple)) and self._items is not None
-        return [item[number] for number in self._items or () if number < len(item)] if is_list else item
 
     def _item(self, item: Any) -> Any:
         if isinstance(item, Value):
