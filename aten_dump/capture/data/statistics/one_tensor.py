@@ -21,12 +21,14 @@ Theory of operation
               numbers of such elements; a complex element is nan or inf if a part is, zero if both are,
               posinf counts its infinities, and neginf, negative and positive are None
     ========  ==========================================================================================
+
+A mask of 4 MB that is expanded over heads and samples is a tensor of gigabytes: nobody makes that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -36,7 +38,6 @@ from ....torch_names import DTYPES_WITHOUT_NUMBERS
 from ...memory.geometry import covers
 from ...torch_internals.addresses import address_of
 from .one_pass import CODES, IS_COMPILED, of_memory
-from .repeated_elements import of_repeated, seen_once
 
 _CHUNK_ELEMENTS: Final = 1 << 17  # a MB of float64
 _EXACT_IN_INT64: Final = 1 << 31
@@ -185,3 +186,32 @@ def _of_complex(flat: torch.Tensor, names: tuple[str, ...]) -> dict[str, Number]
     found["posinf"] = int(torch.isinf(parts).any(dim=1).sum().item())
     found["zero"] = int((size == 0).sum().item())
     return found
+
+
+def seen_once(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return a tensor without the dimensions along which it repeats its elements, and how often it has each. Call
+    inside `quiet()`.
+    """
+    times = 1
+    if tensor.numel() and not tensor.is_quantized:  # whose scales may go along a dimension
+        for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if stride == 0 and size > 1:
+                tensor = tensor.narrow(dim, 0, 1)
+                times *= size
+    return tensor, times
+
+
+def of_repeated(found: Mapping[str, Number], times: int) -> dict[str, Number]:
+    """Return all statistics of elements that are seen so many times, twice at least, from those of each seen once."""
+    many = dict(found)
+    count: int = found["count"]
+    for name in ("count", "nan", "posinf", "neginf", *SIGNS):
+        if found[name] is not None:
+            many[name] = found[name] * times
+    if found["l2norm"] is not None:
+        many["l2norm"] = found["l2norm"] * math.sqrt(times)
+    if found["std"] is not None:
+        many["std"] = found["std"] * math.sqrt((count - 1) * times / (count * times - 1))
+    elif found["max"] is not None:  # one element, which is no way from itself; but for NaN and Inf, which are NaN
+        many["std"] = 0.0 * abs(found["max"])
+    return many
