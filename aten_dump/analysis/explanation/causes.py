@@ -20,6 +20,7 @@ from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
+from .other_layout import FORWARD, OtherLayout
 from .other_sources import computing, first_reader, holds_permuted, other_source
 from .state_names import StateNames
 from .uncleared import uncleared
@@ -34,7 +35,6 @@ _KINDS: Final[dict[str, FindingKind]] = {
     "output": "result",
     "read": "result",
 }
-FORWARD: Final = ("loss", "output", "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class Causes:
         self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self._ends = ends
+        self._layout: OtherLayout | None = None
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
@@ -95,6 +96,10 @@ class Causes:
         flows = self._sides[0].flow, self._sides[1].flow
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
+        self._layout = OtherLayout(self._sides, self._ends, odd)
+        if (lacking := self._layout.lacking_terms(odd)) is not None:
+            return _at("gradient", *lacking)
+        odd = self._layout.rest
         self.cones = self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
@@ -151,6 +156,8 @@ class Causes:
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
             left_out: set[int] = set() if made[1 - side] else made[side]
+            if self._layout is not None and self._layout.is_in_other_order:
+                left_out = left_out | {number for number, call in cone.calls.items() if _is_index(call)}
             if kinds != FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
@@ -343,6 +350,8 @@ class Causes:
             return Cause("source", first, other, self._other_contents(value, theirs), "", slot)
         if first.id in self._sides[0].flow.rank.tables.random:
             return Cause("random", first, other, "it draws other random numbers")
+        if self._layout is not None and (lacking := self._layout.reading_a_term(first, other)) is not None:
+            return _at("gradient", *lacking)
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
@@ -504,6 +513,11 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
+
+
+def _is_index(call: Call) -> bool:
+    """Return True if a call makes nothing but integers."""
+    return all(not value.is_floating for _, value in call.result_values())
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:

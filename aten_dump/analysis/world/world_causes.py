@@ -13,7 +13,8 @@ from ..ends.ends import AS_LEFT, End, number_of
 from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..explanation.both_sides import Evaluated
-from ..explanation.causes import FORWARD, Cause, Causes
+from ..explanation.causes import Cause, Causes
+from ..explanation.other_layout import FORWARD
 from .joined_rank import own_name
 from .other_data import Foreign
 from .peers import parted
