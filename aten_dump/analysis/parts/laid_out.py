@@ -29,8 +29,7 @@ _SLICES: Final = frozenset(
     f"aten::{name}" for name in ("slice", "split", "split_with_sizes", "narrow", "select", "unbind", "tensor_split")
 )
 _LEAST_MOVED: Final = 2  # values brought into another order, from which on that is a layout
-_MOST_LIKE: Final = 64  # values that may be put together of those made at one line
-_MOST_MADE: Final = 1024  # at one line
+_MOST_LIKE: Final = 64  # values made at one line in one round
 _SPREAD: Final = 10.0  # times the tolerance of a norm: what a projection may be off
 
 Sides = tuple[Evaluation, Evaluation]
@@ -167,15 +166,17 @@ def _in_rounds(
 ) -> Iterator[tuple[int, _Made, list[_Made]]]:
     """Yield what a side makes, with what the other side makes of the same op at one line, once in each round."""
     for slot in made[0].keys() & made[1].keys():
-        ones = made[side][slot]
-        by_module = _by(ones, lambda one: one.call.module)
-        for (module, _), others in _by(made[1 - side][slot], lambda one: (one.call.module, one.call.where)).items():
-            wholes = by_module.get(module, ones)
-            if len(wholes) > _MOST_LIKE or len(others) > _MOST_MADE:
-                continue
-            for count in (count for count in range(1, len(others)) if not len(others) % count):
-                for at in range(count):
-                    yield from ((side, one, others[at::count]) for one in wholes)
+        wholes: dict[tuple[str, int], list[list[_Made]]] = defaultdict(list)  # by module and number in a round
+        for (module, _), ones in _by_line(made[side][slot]).items():
+            wholes[module, len(ones)].append(ones)
+        for (module, _), others in _by_line(made[1 - side][slot]).items():
+            for count in range(1, min(len(others) // 2, _MOST_LIKE) + 1):
+                for ones in wholes.get((module, count), ()) if not len(others) % count else ():
+                    yield from ((side, one, others[at::count]) for at, one in enumerate(ones))
+
+
+def _by_line(made: Sequence[_Made]) -> dict[tuple[str, str], list[_Made]]:
+    return _by(made, lambda one: (one.call.module, one.call.where))
 
 
 def _by(made: Sequence[_Made], key: Callable[[_Made], Hashable]) -> dict[Any, list[_Made]]:
