@@ -196,7 +196,7 @@ class Causes:
             if given & self._numbers_read(1 - side, other):
                 return firsts
             if given:
-                if self._reads_odd_source(1 - side, other):
+                if any(self._odd_sources(1 - side, other)):
                     return firsts
                 shared = {
                     number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
@@ -221,11 +221,18 @@ class Causes:
                 return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
         return False
 
-    def _reads_odd_source(self, side: int, call: Call) -> bool:
-        """Return True if a call reads a source that the other side does not have, not even in another order."""
-        read = (value for _, value in self._sides[side].flow.reads(call) if self._is_odd_source(side, value))
+    def _of_odd_source(self, call: Call) -> Cause | None:
+        """Return the cause where a call of the target reads a source that the baseline does not have."""
+        for slot, value in self._odd_sources(0, call):
+            return Cause("source", call, None, self._other_contents(value, None), "", slot)
+        return None
+
+    def _odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
+        """Yield the sources that a call reads and the other side does not have, not even in another order."""
         others = (self._sources.target, self._sources.baseline)[1 - side]
-        return any(not any(holds_permuted(value, other) for other in others) for value in read)
+        for slot, value in self._sides[side].flow.reads(call):
+            if self._is_odd_source(side, value) and not any(holds_permuted(value, other) for other in others):
+                yield slot, value
 
     def _numbers_read(self, side: int, call: Call) -> set[int]:
         numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))
@@ -250,7 +257,7 @@ class Causes:
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
         if lacks and not adds:
-            return self._one_sided(None, other, calls)
+            return self._of_odd_source(first) or self._one_sided(None, other, calls)
         if adds and not lacks:
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
@@ -463,7 +470,13 @@ class Causes:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
                 if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
                     made = self._maker(0, value), self._maker(1, theirs[slot])
-                    yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
+                    if self._layout is not None and self._layout.is_reordered(value, theirs[slot]):
+                        yield (
+                            slot,
+                            f"the elements of {made[0]} are in another order than those of the baseline's {made[1]}",
+                        )
+                    else:
+                        yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
 
     def _maker(self, side: int, value: Value) -> str:
         """Return who made a value, or what it is that was there before the step."""

@@ -16,7 +16,7 @@ from ...dump import Call, Value
 from ..ends.ends import End, number_of, taken_besides
 from ..evaluation.evaluation import Evaluation
 from ..flow.leaves import ACCUMULATES
-from ..parts.laid_out import LaidOut, Term
+from ..parts.laid_out import LaidOut, Term, may_hold
 from .left_alone import SIDES
 
 FORWARD: Final = ("loss", "output", "read")
@@ -67,6 +67,16 @@ class OtherLayout:
             call.mutated and call.parent is not None and call.parent.op.endswith(ACCUMULATES)
             for side in self._sides
             for call in side.flow.calls()
+        )
+
+    def is_reordered(self, target: Value, baseline: Value) -> bool:
+        """Return True if one side brings its rows into another order, and two values may hold the same elements."""
+        signatures = self._sides[0].signatures.get(target.id), self._sides[1].signatures.get(baseline.id)
+        return (
+            self.is_in_other_order
+            and signatures[0] is not None
+            and signatures[1] is not None
+            and may_hold([signatures[0]], signatures[1])
         )
 
     def lacking_terms(self, odd: Odd) -> Lacking | None:

@@ -108,7 +108,7 @@ class LaidOut:
             if of_whole is None:
                 continue
             for some in (*([one] for one in parts), parts):
-                if _holds([one.signature for one in some], of_whole):
+                if may_hold([one.signature for one in some], of_whole):
                     found.setdefault(whole, set()).update(one.number for one in some)
         return found
 
@@ -137,7 +137,7 @@ class LaidOut:
         is_met = is_sum or (len(parts) > 1 and _adds_up(signatures, one.signature, len(parts)))
         if is_met:
             self.terms[1 - side].update((part.number, Term(one.number, len(parts), not is_sum)) for part in parts)
-        elif self.is_in_other_order and _holds(signatures, one.signature):
+        elif self.is_in_other_order and may_hold(signatures, one.signature):
             is_met = self._reads_met(side, one) and all(self._reads_met(1 - side, part) for part in parts)
         if is_met:
             self._found[side].add(one.number)
@@ -195,7 +195,7 @@ def _adds_up(parts: Sequence[Signature], whole: Signature, times: int) -> bool:
     return allowed > 0 and abs(first - whole.first) <= allowed and abs(second - whole.second) <= allowed
 
 
-def _holds(parts: Sequence[Signature], whole: Signature) -> bool:
+def may_hold(parts: Sequence[Signature], whole: Signature) -> bool:
     """Return True if tensors may hold the elements of another: as many, with the same norm, not in the same order."""
     if sum(part.numel for part in parts) != whole.numel or sum(part.nonfinite for part in parts) != whole.nonfinite:
         return False
