@@ -249,7 +249,7 @@ class Causes:
             return self._same_op(first, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
-            if known is not None and self._is_asked_otherwise(known):
+            if known is not None and (self._is_asked_otherwise(known) or self._changes_on_one_side(known)):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
@@ -283,6 +283,15 @@ class Causes:
                 if any(self._changes_nothing(at, calls[at], results[at]) for at in (0, 1)):
                     return calls
         return None
+
+    def _changes_on_one_side(self, pair: Pair) -> bool:
+        """Return True if one of two calls of an op leaves what it reads as it is, as a product with ones does."""
+        calls = pair.target, pair.baseline
+        return calls[0].op == calls[1].op and any(
+            self._changes_nothing(side, call, value)
+            for side, call in enumerate(calls)
+            for _, value in self._sides[side].flow.results(call)
+        )
 
     def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
         numbers = self._sides[side].numbers
