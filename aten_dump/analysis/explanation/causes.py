@@ -19,6 +19,7 @@ from ..parts.blocks import dimensions_of
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
+from .factor import factor_sentence
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout
 from .other_sources import computing, first_reader, holds_permuted, other_source
@@ -91,6 +92,11 @@ class Causes:
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
         """Return the cause of some ends that one side lacks, or of calls that were given another number."""
+        cause = self._found(odd, near)
+        factor = factor_sentence(self._sides, self._ends)
+        return replace(cause, text=f"{cause.text}; {factor}") if factor else cause
+
+    def _found(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall]) -> Cause:
         if not (odd[0] or odd[1]):
             return self._same_op(near[0].target, near[0].baseline)
         flows = self._sides[0].flow, self._sides[1].flow

@@ -115,7 +115,7 @@ def test_rows_in_another_order_are_no_cause(step: Step, line: str, tmp_path: Pat
 
 def test_a_share_of_the_loss_that_is_not_its_own_is_the_cause(tmp_path: Path) -> None:
     line, text = cause(partial(micro_batches, shares=4), batch, tmp_path)
-    assert line.endswith("# its share"), text
+    assert line.endswith("# its share") and "each gradient is exactly 1/2 times the baseline's" in text
 
 
 def test_a_gradient_of_one_worker_alone_is_said_to_be_a_term(tmp_path: Path) -> None:
