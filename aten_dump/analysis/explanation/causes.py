@@ -445,7 +445,7 @@ class Causes:
         """
         theirs = dict(self._sides[1].flow.reads(other))
         for slot, value in self._sides[0].flow.reads(first):
-            if slot not in theirs:
+            if slot not in theirs or self._is_part(value, theirs[slot]):
                 continue
             makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
             if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:

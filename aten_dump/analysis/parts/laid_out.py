@@ -122,7 +122,7 @@ class LaidOut:
         found: dict[str, list[_Made]] = defaultdict(list)
         flow = self._sides[side].flow
         for call in flow.calls():
-            for slot, value in flow.results(call):
+            for slot, value in flow.results(call) or call.output_values():  # of a view, what it shows
                 made = self._made(side, call, value)
                 if made is not None:
                     found[f"{call.op} {call.phase} {slot}"].append(made)
