@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aten_dump.analysis.rerun.arguments.named_rules import rule_for, rule_of
+from aten_dump.analysis.rerun.argument_checks import rule_for, rule_of
 
 
 def test_a_rule_is_for_its_ops_and_those_in_place() -> None:

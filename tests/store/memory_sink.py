@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from .records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
-from .sink import Fill, Job, named
-from .writing.host_bytes import HostBytes
+from aten_dump.store.records import BLOB, COMMIT, HASH, Blob, Commit, Hash, Header
+from aten_dump.store.sink import Fill, Job, named
+from aten_dump.store.writing.host_bytes import HostBytes
 
 
 class MemorySink:

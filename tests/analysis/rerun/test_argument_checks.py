@@ -10,10 +10,14 @@ import pytest
 import torch
 
 from aten_dump import ReplayError
-from aten_dump.analysis.rerun.arguments.argument_checks import check_arguments
-from aten_dump.analysis.rerun.arguments.index_checks import INDEX_RULES, check_indices
-from aten_dump.analysis.rerun.arguments.memory_need import check_made, free_bytes
-from aten_dump.analysis.rerun.arguments.shape_checks import SHAPE_RULES, check_shapes
+from aten_dump.analysis.rerun.argument_checks import (
+    INDEX_RULES,
+    SHAPE_RULES,
+    check_arguments,
+    check_indices,
+    check_shapes,
+)
+from aten_dump.analysis.rerun.memory_need import check_made, free_bytes
 from tests.checkout import ROOT
 
 A = torch.ops.aten
@@ -166,7 +170,7 @@ def test_terabytes_are_refused(number: int) -> None:
 
 _SHAPES = """
 import sys, threading, torch
-from aten_dump.analysis.rerun.arguments import memory_need
+from aten_dump.analysis.rerun import memory_need
 from aten_dump.errors import ReplayError
 from aten_dump.torch_names import without_compiler
 

@@ -16,17 +16,25 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ....dump import Value
-from ....errors import ReplayError
-from ....store.op_names import read_op_name
-from ....torch_names import tree_leaves, without_compiler
-from .named_rules import arguments_of
+from ...dump import Value
+from ...errors import ReplayError
+from ...store.op_names import read_op_name
+from ...torch_names import tree_leaves, without_compiler
 
+Named = Mapping[str, Any]  # arguments by the names of the schema
 _ALWAYS: Final = 256 << 20  # bytes that any machine has
 _META: Final = torch.device("meta")
 _DECIDED_BY_DATA: Final = {"repeat_interleave": "repeats", "bincount": "self", "one_hot": "self"}
 _RAN_OUT: Final = ("can't allocate memory", "not enough memory")
 _CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+@lru_cache(maxsize=4096)
+def arguments_of(op: Any) -> tuple[tuple[str, ...], Named]:
+    """Return the names of an op's arguments in order, and their defaults; torch makes the schema anew when asked."""
+    arguments = op._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return tuple(argument.name for argument in arguments), defaults
 
 
 def check_given(values: Iterable[Value], *, cast: bool) -> None:
