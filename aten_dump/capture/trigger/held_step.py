@@ -93,8 +93,8 @@ class HeldStep:
         self.values.use(held.values)
         return held
 
-    def end(self, seconds: dict[str, float]) -> None:
-        """Take it that the step is over; its files are complete, if it has any."""
+    def end(self, seconds: dict[str, float], is_dropped: bool = False) -> None:
+        """Take it that the step is over; its files are complete, if it has any. `is_dropped`: it is to leave none."""
         self._is_over = True
         self._seconds = seconds
         if self._file.is_open:
@@ -108,7 +108,7 @@ class HeldStep:
         self._pass_on_or_hold(record)
 
     def _take_fact(self, record: Any) -> None:
-        if self._file.has_value(record.value):
+        if self._file.has_value(record.value) and not (record.kind == r.DATA and self._file.is_bare(record.value)):
             self._file.write_fact(record)
         else:
             self.values.add_fact(record)
@@ -187,9 +187,9 @@ class HeldStep:
         """Return True if a call that has just ended was under way when a written one began."""
         return self._file.is_open and call.id < self._file.last_id
 
-    def _write_call(self, held: HeldCall) -> None:
+    def _write_call(self, held: HeldCall, with_bytes: bool = True) -> None:
         number = held.record.id
-        self._file.write_call(held.record, held.values, self._randoms.pop(number, None))
+        self._file.write_call(held.record, held.values, self._randoms.pop(number, None), with_bytes)
         for saved in self._saved.pop(number, ()):
             self._file.write_saved(saved)
         self._packs.write(number)

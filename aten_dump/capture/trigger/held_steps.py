@@ -12,6 +12,7 @@ from .held_bytes import HeldBytes
 from .held_call import HeldCall
 from .held_step import HeldStep
 from .rank_signals import Signal
+from .whole_step import WholeStep
 from .windows import Window, why_written
 
 HISTORY: Final = 100_000  # calls that one of several ranks holds for the sake of the others
@@ -36,6 +37,7 @@ class HeldSteps:
         self._steps: deque[HeldStep] = deque()
         self._windows: list[Window] = []  # those that calls to come may be in
         self.current: HeldStep | None = None
+        self._code = "trigger" if config.against is None else "difference"  # of notes
 
     def begin(self, header: r.Header) -> HeldStep:
         """Begin a step."""
@@ -47,15 +49,21 @@ class HeldSteps:
                 self.clear()
                 self._windows.clear()
         statistics = self._config.statistics if self._config.wants_statistics else ()
-        step = self.current = HeldStep(header, before, self._bytes, self._sink, statistics)
+        kind = HeldStep if self._config.against is None else WholeStep
+        step = self.current = kind(header, before, self._bytes, self._sink, statistics)
         self._steps.append(step)
         return step
 
-    def end(self, seconds: dict[str, float]) -> None:
-        """End the step in progress."""
+    def end(self, seconds: dict[str, float], is_dropped: bool = False) -> None:
+        """End the step in progress; one that is dropped leaves no files if nothing of it was written."""
         step, self.current = self.current, None
         if step is not None:
-            step.end(seconds)
+            step.end(seconds, is_dropped)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether calls to come are in a window."""
+        return bool(self._windows)
 
     def clear(self) -> None:
         """Drop all steps."""
@@ -122,7 +130,9 @@ class HeldSteps:
                 what = f"{before} calls before it and {after} after it"
             else:
                 what = f"calls {'before' if one.number < center.number else 'after'} it"
-            self._write(one, window, why_written(signal, one.number, what))
+            if self._config.against is not None:
+                what = f"the bytes of {what}"
+            self._write(one, window, why_written(signal, one.number, what, self._code))
 
     def _write(self, step: HeldStep, window: Window, note: r.Note) -> None:
         current = self.current

@@ -33,6 +33,7 @@ from ...store.sink import Fill, Job, Sink, named
 from ...store.writing.host_bytes import HostBytes
 from ..data.keeper import Observe
 from ..memory.storages import StorageState
+from .against import Against
 from .conditions import Cause, make_trigger
 from .decisions import Decisions
 from .held_bytes import HeldBytes
@@ -43,6 +44,7 @@ from .rank_signals import RankSignals, Signal
 from .signal_listener import SignalListener
 from .windows import Quota, why_written
 
+_MOST_JOBS: Final = 64
 _SCALER_NOTE: Final = (
     "a gradient scaler was at work in this step: it tries how large the loss may be scaled before gradients overflow, "
     "and skips the optimizer's step when they do; Inf and NaN that began in backward are no error if that is rare"
@@ -72,7 +74,11 @@ class RingSink:
         self._lock = threading.RLock()
         self._bytes = HeldBytes(config.trigger_bytes)
         self._steps = HeldSteps(config, self._bytes, sink, has_others=shared is not None)
-        self._decisions = Decisions(make_trigger(config), config.trigger_bytes)
+        self.against = None if config.against is None else Against(config, rank)
+        self._decisions = Decisions(
+            self.against or make_trigger(config), config.trigger_bytes, in_order=self.against is not None
+        )
+        self._jobs: list[Job] = []  # hashes that are on their way from a device
         self._quota = Quota(config.trigger_times)
         self._fired_in = -1  # the step in which a trigger fired last
         self._early: list[Signal] = []  # of steps that this rank has not begun
@@ -95,7 +101,11 @@ class RingSink:
     def begin_step(self, header: r.Header) -> None:
         """Start a step; the real sink hears of it when a window touches it."""
         with self._lock:
-            self._decisions.begin_step(self._steps.begin(header))
+            step = self._steps.begin(header)
+            self._decisions.begin_step(step)
+            why = "" if self.against is None else self.against.begin(step)
+            if why:
+                step.take(r.Note(r.NOTE, "against", why, 1))
             early, self._early = self._early, []
             self._answer(early)
 
@@ -118,6 +128,8 @@ class RingSink:
         """Copy bytes; the ones that were used longest ago go when there are too many."""
         assert not hash_of, "with a trigger, hashes are taken when values are seen"
         with self._lock:
+            if self.against is not None and self.against.difference is not None and not self._steps.has_windows:
+                return 0
             return self._bytes.keep(dtype, shape, nbytes, fill)
 
     def store_bytes(self, dtype: str, shape: list[int], nbytes: int, get: Callable[[], bytes]) -> int:
@@ -125,9 +137,16 @@ class RingSink:
         return self.store(dtype, shape, nbytes, HostBytes.of(get()))
 
     def later(self, job: Job, nbytes: int) -> None:
-        """Run the job at once: a trigger may wait for what it finds."""
-        for record in job():
-            self.emit(record)
+        """Run the job at once: a trigger may wait for what it finds. Hashes may be some calls late."""
+        self._jobs.append(job)
+        if self.against is None or len(self._jobs) >= _MOST_JOBS:
+            self._run_jobs()
+
+    def _run_jobs(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            for record in job():
+                self.emit(record)
 
     def on_tick(self, tick: Callable[[], None] | None) -> None:
         """Call `tick` before another rank's window is written."""
@@ -135,23 +154,30 @@ class RingSink:
 
     def end_step(self, calls: int, values: int, seconds: dict[str, float]) -> None:
         """Decide about the calls of the step, and complete its files if there are any."""
+        self._end_step(seconds)
+
+    def _end_step(self, seconds: dict[str, float], is_dropped: bool = False) -> None:
         if self._listener is not None:
             self._listener.raise_error()
+        self._run_jobs()
         with self._lock:
             step = self._steps.current
             if step is None:
                 return
             for call, cause in self._decisions.at_the_end(self._bytes.copied_bytes):
                 self._on_cause(step, call, cause)
+            ended = None if self.against is None else self.against.at_the_end()
+            if ended is not None:
+                self._on_cause(step, *ended)
             if self._signals is not None:
                 self._answer(self._signals.read())
             if step.is_open and step.tables.has_op(UNSCALE_GRADIENTS):
                 step.take(r.Note(r.NOTE, "gradient_scaler", _SCALER_NOTE, 1))
-            self._steps.end(seconds)
+            self._steps.end(seconds, is_dropped)
 
     def drop_step(self) -> None:
         """Complete the step: it leaves no file unless a window touches it."""
-        self.end_step(0, 0, {})
+        self._end_step({}, is_dropped=True)
 
     def hurry(self) -> None:
         """Write now what was passed on."""
@@ -189,6 +215,8 @@ class RingSink:
     def _on_cause(self, step: HeldStep, call: HeldCall, cause: Cause) -> None:
         """The trigger fires at a call: write the window around it, once in a step and as often as the quota lets."""
         if self._fired_in == step.number:
+            if self.against is not None:
+                step.take(r.Note(r.NOTE, "difference", cause.why, 1))
             return
         why = self._quota.lets(cause)
         if why is not None:

@@ -6,12 +6,15 @@ Blobs have ids of the ring's own (`held_bytes`), translated when they are writte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from ...store import records as r
 from ...store.sink import Sink
 from .held_bytes import HeldBytes
 from .held_values import HeldValues
+
+_SMALL_FACTS: Final = (r.STATISTICS, r.HASH, r.SAME)
+_FACTS: Final = (r.DATA, *_SMALL_FACTS)
 
 
 class StepFile:
@@ -28,6 +31,8 @@ class StepFile:
         self._values: set[int] = set()
         self._storages: set[int] = set()
         self._calls: set[int] = set()
+        self._keeps_bytes = True  # of whatever is written
+        self._bare: set[int] = set()  # values that were written without their bytes
         self._lost_blobs: set[int] = set()
 
     @property
@@ -62,12 +67,20 @@ class StepFile:
         """Write a record as it is."""
         self._sink.emit(record)
 
-    def write_call(self, call: r.Call, values: Iterable[int], random: r.Random | None) -> None:
+    def leave_bytes(self) -> None:
+        """Write bytes only of the values that `write_call` is to write with them."""
+        self._keeps_bytes = False
+
+    def is_bare(self, number: int) -> bool:
+        """Return True if a value is written without its bytes, which a later call may still want."""
+        return number in self._bare
+
+    def write_call(self, call: r.Call, values: Iterable[int], random: r.Random | None, with_bytes: bool = True) -> None:
         """Write a call with the values that it names and the state that it drew from."""
         for value in values:
-            self.write_value(value)
+            self.write_value(value, with_bytes)
         if random is not None:
-            self._sink.emit(random._replace(blob=self._write_blob(random.blob)))
+            self._sink.emit(random._replace(blob=self._write_blob(random.blob) if with_bytes else 0))
         self._sink.emit(call)
         self._calls.add(call.id)
         self.last_id = max(self.last_id, call.id)
@@ -84,10 +97,16 @@ class StepFile:
         if gradient.value in self._values:
             self._sink.emit(gradient)
 
-    def write_value(self, number: int) -> None:
+    def write_value(self, number: int, with_bytes: bool = False) -> None:
         """Write a value with its storage, the values that it is made of, and what is known of it."""
+        with_bytes = with_bytes or self._keeps_bytes
         held = self._held.get(number)
-        if number in self._values or held is None:
+        if held is None:
+            return
+        if number in self._values:
+            if with_bytes and number in self._bare:
+                self._bare.discard(number)
+                self._write_facts(held.facts, (r.DATA,))
             return
         record = held.record
         self._values.add(number)
@@ -96,13 +115,19 @@ class StepFile:
             self._sink.emit(self._held.storage_record(record.storage))
         extra = record.extra or {}
         for part in (extra.get("parts") or {}).values():
-            self.write_value(part)
+            self.write_value(part, with_bytes)
         for other in ("local", "memory"):
             if other in extra:
-                self.write_value(extra[other])
+                self.write_value(extra[other], with_bytes)
         self._sink.emit(record)
-        for fact in held.facts:
-            self.write_fact(fact)
+        if not with_bytes:
+            self._bare.add(number)
+        self._write_facts(held.facts, _FACTS if with_bytes else _SMALL_FACTS)
+
+    def _write_facts(self, facts: Iterable[Any], kinds: tuple[int, ...]) -> None:
+        for fact in facts:
+            if fact.kind in kinds:
+                self.write_fact(fact)
 
     def write_fact(self, fact: Any) -> None:
         """Write what is known of a written value."""
