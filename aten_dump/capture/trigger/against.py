@@ -17,12 +17,14 @@ from typing import Any, Final
 from ...config import DumpConfig
 from ...store import records as r
 from ...store.argument_trees import items
-from .conditions import Cause, Known
+from ...store.op_names import read_inputs, reads_no_elements
+from ..values.encoded_trees import values_in
+from .conditions import Cause, Known, workspaces_of
 from .golden import GoldenStep, golden_step
 from .held_call import HeldCall
 from .held_step import HeldStep
 
-_UNREAD: Final = r.UNDEFINED | r.OPAQUE
+_NO_CONTENTS: Final = r.UNDEFINED | r.OPAQUE
 _OF_THE_MACHINE: Final = (r.TREE_DEVICE, r.TREE_GENERATOR, r.TREE_NODE)
 _BRANCHES: Final = (r.TREE_LIST, r.TREE_TUPLE, r.TREE_DICT)
 _FROM_OUTSIDE: Final = ", and no call before it differs: it was made before this step, or written unseen"
@@ -91,7 +93,7 @@ class Against:
         return any(
             (ours, value) not in self._equal
             and values.digest(ours) is None
-            and not values.flags(ours) & _UNREAD
+            and not values.flags(ours) & _NO_CONTENTS
             and golden.digest(value) is not None
             for ours, value in zip(call.values, HeldCall(0, theirs).values, strict=False)
         )
@@ -139,7 +141,7 @@ class Against:
             return "", f"{self._root} has {_name(golden, theirs)} ({other.op}){within} here"
         if bool(call.error) != bool(theirs.error):
             return "", f"it raised {call.error}" if call.error else f"in {self._root} it raised {theirs.error}"
-        pairs = _Pairs(golden, self._held, self._equal)
+        pairs = _Pairs(golden, self._held, self._equal, self._unread(held, op))
         if _trees(call) == _trees(theirs) and all(pairs.are_equal(value, value) for value in values):
             return None  # as a rule: also the numbers of values are the same in both
         found = next(
@@ -152,11 +154,20 @@ class Against:
         named = op.arguments[int(place)] if place.isdecimal() and int(place) < len(op.arguments) else ""
         return slot, f"{slot} ({named}){text}" if named else f"{slot}{text}"
 
+    def _unread(self, held: HeldCall, op: r.Op) -> set[int]:
+        """Return the values whose contents mean nothing to a call: memory that it only writes to, and workspaces."""
+        call = held.record
+        if op.call_kind and self._config.level in ("aten", "mix"):
+            return set(held.inputs)  # the aten ops in it say which of them are read
+        read = () if reads_no_elements(op.op) else values_in(read_inputs(op, call, self._rank))
+        return set(held.inputs).difference(read).union(workspaces_of(call, op))
+
 
 class _Pairs:
     """Compares trees of arguments and results, and the values in them."""
 
-    def __init__(self, golden: GoldenStep, held: HeldStep, equal: set[tuple[int, int]]) -> None:
+    def __init__(self, golden: GoldenStep, held: HeldStep, equal: set[tuple[int, int]], unread: set[int]) -> None:
+        self._unread = unread  # of ours
         self._golden = golden
         self._texts = held.tables
         self._values = held.values
@@ -194,7 +205,8 @@ class _Pairs:
         if pair not in self._equal:
             if self._of_values(ours, theirs) is not None:
                 return False
-            self._equal.add(pair)
+            if ours not in self._unread:
+                self._equal.add(pair)
         return True
 
     def _of_values(self, ours: int, theirs: int) -> str | None:
@@ -205,7 +217,7 @@ class _Pairs:
         types = _type(self._texts.text(one.dtype), one.shape), _type(self._golden.text(other.dtype), other.shape)
         if types[0] != types[1]:
             return f"is {types[0]}, there {types[1]}"
-        if not (one.flags | other.flags) & _UNREAD:
+        if ours not in self._unread and not (one.flags | other.flags) & _NO_CONTENTS:
             digests = self._values.digest(ours), self._golden.digest(theirs)
             if None not in digests and digests[0] != digests[1]:
                 return "has other bits"

@@ -231,3 +231,42 @@ def test_the_page_prints_what_it_says(
     (code,), (told,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "text"))
     exec(compile(code, "train.py", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out == told
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+layers = torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(dist.get_rank())
+for step in range(2):
+    if "changed" in sys.argv and step == 1 and dist.get_rank() == 1:
+        layers[1].eps = 1e-3
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_each_rank_is_held_against_its_own_and_all_keep_the_same_calls(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+
+    def run(*options: str) -> str:
+        launch = [*PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", *options[2:]]
+        command = [*PYTHON, "-m", "aten_dump", "run", *options[0].split(), "--data", "hash", "--", *launch]
+        done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    run("--path golden")
+    told = run("--path same --against golden")
+    assert "no difference" in told and not stored(tmp_path / "same"), "buckets of gradients begin as anything"
+    told = run("--path other --against golden", "", "changed")
+    assert "input.4 (eps) is 0.001, there 1e-05" in told and "allreduce_" in told, "rank 1 first, rank 0 by what it got"
+    assert all(stored(tmp_path / "other" / "step1" / f"rank{rank}") for rank in (0, 1))
+    assert not stored(tmp_path / "other" / "step0")
