@@ -44,4 +44,5 @@ def _fields(config: DumpConfig) -> dict[str, Any]:
     if callable(config.trigger):
         raise ConfigError("DumpConfig.trigger is a function; a command can be recorded with a trigger by name only")
     path = os.path.abspath(os.fspath(config.path))  # a launcher may start its processes in another folder
-    return dataclasses.replace(config, path=path).as_dict()
+    against = None if config.against is None else os.path.abspath(os.fspath(config.against))
+    return dataclasses.replace(config, path=path, against=against).as_dict()
