@@ -33,6 +33,7 @@ from .rank_lock import RankLock, lock_file
 from .records import BLOB, CALL, COMMIT, DAMAGED, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
 from .regular_files import GrowingFile, let_go, open_folder, open_inside, size_inside, write_all, written
 from .shards import encode_header, header_entries, partial_name, read_header, shard_name
+from .stored_files import LocalFile
 from .writing.index_writer import IndexWriter
 
 _NBYTES: Final = Blob._fields.index("nbytes")
@@ -69,7 +70,7 @@ def recover(directory: Path) -> RecoveryReport:
     directory = path.parent
     try:
         with _opened(path) as fd:
-            data = read_open_index(fd, path)
+            data = read_open_index(LocalFile(fd, path, is_lent=True))
             if data.header is None:
                 message = "cut short before its first record: nothing to recover"
                 return RecoveryReport(directory, False, False, message=message)
@@ -104,7 +105,7 @@ def _recover_locked(path: Path, header: Header) -> RecoveryReport:
             if not lock_file(fd):  # a writer of an older version, which has no file for its lock
                 raise StoreError(f"{path} is still being written by process {header.pid}; wait until that has ended")
             # Read again, and from the file that is locked: its writer, or another recovery, may just have ended.
-            data = read_open_index(fd, path)
+            data = read_open_index(LocalFile(fd, path, is_lent=True))
             if _is_fine(data, path.parent):
                 return RecoveryReport(path.parent, False, True, message=_FINE)
             return _complete(fd, path.parent, data)
