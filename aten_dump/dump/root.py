@@ -11,6 +11,7 @@ from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
 from ..store.objects.url_path import UrlPath, place_of
 from ..store.regular_files import foreign_entries, numbered_folders
 from ..store.run_json import RUN_FILE, read_ranges, read_run
+from ..store.spool.places import unfinished_uploads
 from ..store.stored_files import is_there
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
@@ -69,6 +70,8 @@ class Dump:
     def problems(self) -> list[str]:
         """What is wrong with the folder, in sentences: a damaged run.json, steps and ranks of its that are gone."""
         found = [self._damage] if self._damage else []
+        if isinstance(self.path, UrlPath):
+            found += unfinished_uploads(self.path)
         for name in foreign_entries(self.path, "step"):
             found.append(f"{self.path / name} is no step of the dump: a link, a file, or a number written otherwise")
         for name in foreign_entries(self.path, "restart"):

@@ -26,6 +26,7 @@ from ...dump import Dump, RankDump, Step
 from ...dump.foreign.tensor_files import load_torch
 from ...dump.wholeness import not_whole_lines
 from ...errors import ConfigError, FormatError, MissingDataError, StoreError
+from ...store.objects.url_path import UrlPath, place_of
 from ..given_dumps import opened
 from .recorded_weights import recorded_weights
 
@@ -91,7 +92,7 @@ def open_checkpoint(given: Given) -> Checkpoint:
         MissingDataError: there is no such file, or a shard is missing.
         StoreError: a file cannot be read.
     """
-    if isinstance(given, (str, os.PathLike)) and _is_dump(Path(given)):
+    if isinstance(given, (str, os.PathLike)) and _is_dump(place_of(given)):
         given = opened(given)[0]
     match given:
         case nn.Module():
@@ -107,6 +108,8 @@ def open_checkpoint(given: Given) -> Checkpoint:
 
 
 def _is_dump(path: Path) -> bool:
+    if isinstance(path, UrlPath):
+        return True  # no checkpoint is read from there: who opens it says what it is
     try:
         names = os.listdir(path)
     except OSError:  # who reads it says why

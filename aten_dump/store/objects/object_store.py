@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import ConfigError, StoreError
 
-SCHEMES: Final = ("s3", "gs", "az", "abfs", "abfss")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _TIMES: Final = {"connect_timeout": "5s", "timeout": "120s"}

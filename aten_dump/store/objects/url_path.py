@@ -19,9 +19,10 @@ from pathlib import Path, PosixPath
 from typing import Any, Final
 
 from ...errors import ConfigError
-from .object_store import SCHEMES, Listed, ObjectStore, store_at
+from ...whole_files import STORED_SCHEMES, url_scheme
+from .object_store import Listed, ObjectStore, store_at
 
-ALLOWED_URLS: Final = f"a local path, or a URL {', '.join(f'{scheme}://bucket/folder' for scheme in SCHEMES[:3])}"
+ALLOWED_URLS: Final = "a local path, s3://bucket/folder, gs://bucket/folder, az://container/folder"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 _BUCKET_PARTS: Final = 2  # of a path: scheme and bucket
 _FRESH_SECONDS: Final = 2.0  # a command opens the same dump several times at its start
@@ -112,10 +113,11 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     """
     if isinstance(path, UrlPath):
         return path
-    match = _URL.fullmatch(os.fspath(path))
-    if match is None:
+    if url_scheme(path) is None:
         return Path(path)
-    if match[1] not in SCHEMES or not match[2].strip("/"):
+    match = _URL.fullmatch(os.fspath(path))
+    assert match is not None, "every URL has a scheme and a rest"
+    if match[1] not in STORED_SCHEMES or not match[2].strip("/"):
         raise ConfigError(
             f"{os.fspath(path)} is a URL that names no folder of an object store; allowed: {ALLOWED_URLS} (a local "
             "folder of such a name: put ./ before it)"
