@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from ..config import DumpConfig
+from ..errors import StoreError
 from ..plain_text import without_secrets
 from ..store.objects.url_path import UrlPath
 from ..store.records import FORMAT_VERSION, Note
@@ -96,7 +98,8 @@ class Run:
         try:
             return self._writer(settings, ranks)
         except BaseException:
-            self.end(is_whole=True)
+            with contextlib.suppress(StoreError):  # the error before it is told
+                self.end(is_whole=True)
             raise
 
     def _writer(self, settings: WriterSettings, ranks: list[int]) -> Writer:
@@ -158,17 +161,21 @@ class Run:
             self._write_file(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self.unseen)})
 
     def end(self, is_whole: bool) -> None:
-        """Wait for uploads, where there are any; `is_whole` if all that was recorded was written."""
+        """Wait for uploads, where there are any; `is_whole` if all that was recorded was written.
+
+        Raises:
+            StoreError: not all could be uploaded.
+        """
         if self._uploads is not None:
             self._uploads.close(is_whole)
 
     def _add_steps(self, steps: Iterable[int]) -> None:
-        assert self._file is not None, "only the rank that has the file is told of steps"
+        assert self._file is not None, "only the rank with run.json adds steps to it"
         self._file.add_steps(steps)
         self._upload_file()
 
     def _write_file(self, **more: Any) -> None:
-        assert self._file is not None, "only the rank that has the file writes it"
+        assert self._file is not None, "only the rank with run.json writes it"
         self._file.write(**more)
         self._upload_file()
 

@@ -191,7 +191,8 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
             for step, outer in numbered_folders(root, "step").items()
         }
         indexes = {step: ranks for step, ranks in indexes.items() if ranks}
-        if not indexes and not is_there(root / RUN_FILE) and not numbered_folders(root, "restart"):
+        is_named = bool(indexes) or is_there(root / RUN_FILE) or bool(numbered_folders(root, "restart"))
+        if not is_named and not (isinstance(root, UrlPath) and unfinished_uploads(root)):
             return Dump(root, {}, _foreign(root))
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error

@@ -77,7 +77,10 @@ def _join(place: UrlPath, spool: Path | None) -> None:
             echo(f"step {one.step} rank {one.rank}: {one.report.message}")
     failed = sum(one.error is not None for one in joined)
     left = f", {failed} could not be" if failed else ""
-    echo(f"{len(joined) - failed} of {len(joined)} step/rank folders of the spool uploaded{left}")
+    if joined:
+        echo(f"{len(joined) - failed} of {len(joined)} step/rank folders of the spool uploaded{left}")
+    else:
+        echo(f"nothing of {place} is left on this machine")
     elsewhere = unfinished_uploads(place)
     for text in elsewhere:
         echo(text, err=True)

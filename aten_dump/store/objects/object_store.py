@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from ...errors import ConfigError, StoreError
 
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+_VENDORS: Final = ("AWS_", "GOOGLE_", "AZURE_")  # of variables
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _TIMES: Final = {"connect_timeout": "5s", "timeout": "120s"}
 _PART_BYTES: Final = 8 << 20  # of a multipart upload; S3 takes 10,000 parts
@@ -165,10 +166,13 @@ def _shortened(text: str) -> str:
 
 
 @lru_cache(64)
-def _opened(address: str, _process: int) -> ObjectStore:
+def _opened(address: str, _process: int, _variables: tuple[tuple[str, str], ...]) -> ObjectStore:
     return ObjectStore(address)
 
 
 def store_at(address: str) -> ObjectStore:
-    """Return the store of a bucket, one for each process: connections do not survive a fork."""
-    return _opened(address, os.getpid())
+    """Return the store of a bucket: another one where credentials were set meanwhile, and in a forked child, as
+    connections do not survive a fork.
+    """
+    named = tuple(item for item in os.environ.items() if item[0].startswith(_VENDORS))
+    return _opened(address, os.getpid(), named)

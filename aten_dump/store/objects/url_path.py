@@ -133,6 +133,8 @@ def _listing_with(path: UrlPath) -> _Tree:
             if known is not None:
                 return known[1]
     made = _listing_of(path)
+    if not made[path.key]:  # what is not there yet may come
+        return made
     with _lock:
         if len(_listings) >= _MOST_LISTINGS:
             del _listings[next(iter(_listings))]

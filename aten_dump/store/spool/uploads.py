@@ -42,6 +42,7 @@ LOCK: Final = ".upload{}.lock"
 PATIENCE_SECONDS: Final = 60.0  # of failing, while the spool is full or the program ends
 _AT_ONCE: Final = 8  # uploads
 _LOOK_SECONDS: Final = 0.05
+_LAST_SECONDS: Final = 1.0
 _PAUSES: Final = (0.5, 30.0)  # seconds between tries: the first, the longest
 _OURS: Final = re.compile(
     r"(?:restart[0-9]+/)?(?:step[0-9]+/rank(?P<rank>[0-9]+)/(?:index\.msgpack|shard-[0-9]{5,}\.safetensors)"
@@ -89,7 +90,8 @@ class Uploads:
         self._failures = 0  # in a row
         self._round_errors: list[BaseException] = []
         self._is_ending = False
-        self._file_lock: RankLock | None = None
+        self._has_given_up = False
+        self._dice = random.Random()  # never the program's
         self._thread = threading.Thread(target=self._run, name=f"aten_dump-upload-{rank}", daemon=True)
 
     def begin(self, recording: Sequence[int], overwrite: bool) -> None:
@@ -100,14 +102,22 @@ class Uploads:
             ConfigError: obstore is not installed.
         """
         settings = self._settings
-        _clear(settings.target, self._rank, recording, overwrite)
-        put_marker(settings.target, self._rank, settings.folder)
-        settings.folder.mkdir(parents=True, exist_ok=True)
-        self._file_lock = RankLock.take(settings.folder, name=LOCK.format(self._rank))
-        if self._file_lock is None:
+        try:
+            settings.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
             raise StoreError(
-                f"the spool {settings.folder} is being uploaded by another process; wait until it has ended"
-            )
+                error.errno, f"cannot make the spool {settings.folder}: {error.strerror}; set DumpConfig.spool"
+            ) from error
+        lock = RankLock.take(settings.folder, name=LOCK.format(self._rank))  # before the marker that names the folder
+        if lock is None:
+            raise StoreError(f"the spool {settings.folder} is being uploaded by another process; wait for its end")
+        try:
+            _clear(settings.target, self._rank, recording, overwrite)
+            put_marker(settings.target, self._rank, settings.folder)
+        except BaseException:
+            lock.release()
+            raise
+        self._file_lock = lock
         self._thread.start()
 
     @property
@@ -142,28 +152,34 @@ class Uploads:
             self._room_bell.wait(_LOOK_SECONDS)
 
     def close(self, is_whole: bool) -> None:
-        """Wait until all is uploaded, as long as uploads do not fail; then remove the marker, if all `is_whole`."""
-        if os.getpid() != self._pid or self._file_lock is None:
+        """Wait until all is uploaded, as long as uploads do not fail; then remove the marker, if all `is_whole`.
+
+        Raises:
+            StoreError: something is left in the spool.
+        """
+        if os.getpid() != self._pid or not self._thread.ident:
             return
         self._is_ending = True
         self._bell.ring()
         while self._thread.is_alive() and not self._has_failed_for_long():
             self._thread.join(_LOOK_SECONDS)
-        left, target = len(self._waiting), self._settings.target
-        if self._thread.is_alive() or not is_whole:
-            warnings.warn(
-                f"aten_dump: {left} files are not uploaded to {target} ({self._error or 'the recording failed'}); they "
-                f"stay in {self._settings.folder} on this machine: `aten-dump recover {target}` uploads them",
-                stacklevel=3,
-            )
-        else:
-            with contextlib.suppress(StoreError):  # who reads is told of it, and `recover` removes it
-                remove_marker(target, self._rank)
-            with contextlib.suppress(OSError):
-                (self._settings.folder / RUN_FILE).unlink()
+        self._has_given_up = True
+        self._thread.join(_LAST_SECONDS)  # its lock goes with it
+        target = self._settings.target
         target.forget()
-        lock, self._file_lock = self._file_lock, None
-        lock.release()
+        if self._waiting or not is_whole:
+            text = (
+                f"{len(self._waiting)} files are not uploaded to {target} ({self._error or 'the recording failed'}); "
+                f"they stay in {self._settings.folder} on this machine: `aten-dump recover {target}` uploads them"
+            )
+            if is_whole:
+                raise StoreError(text)
+            warnings.warn(f"aten_dump: {text}", stacklevel=3)  # the error before it is raised, or was
+            return
+        with contextlib.suppress(StoreError):  # who reads is told of it, and `recover` removes it
+            remove_marker(target, self._rank)
+        with contextlib.suppress(OSError):
+            (self._settings.folder / RUN_FILE).unlink()
 
     def _has_failed_for_long(self) -> bool:
         error = self._error
@@ -175,7 +191,13 @@ class Uploads:
     # From here on: the thread's own.
 
     def _run(self) -> None:
-        while True:
+        try:
+            self._upload_all()
+        finally:
+            self._file_lock.release()
+
+    def _upload_all(self) -> None:
+        while not self._has_given_up:
             ending = self._is_ending
             with self._lock:
                 batch = list(self._waiting.items())
@@ -190,9 +212,11 @@ class Uploads:
 
     def _pause(self) -> None:
         first, longest = _PAUSES
-        seconds = min(longest, first * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0)
+        seconds = min(longest, first * 2 ** min(self._failures, 16)) * self._dice.uniform(0.5, 1.0)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not (self._is_ending and left < seconds - first):
+            if self._has_given_up:
+                return
             time.sleep(min(left, 0.25))
 
     def _round(self, batch: list[tuple[Path, _Waiting]]) -> None:

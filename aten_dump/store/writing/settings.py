@@ -49,6 +49,11 @@ class WriterSettings:
     on_file: Callable[[Path], None] | None = None
     room: Callable[[int], None] | None = None
 
+    def say_finished(self, path: Path) -> None:
+        """Tell `on_file` of a file."""
+        if self.on_file is not None:
+            self.on_file(path)
+
     def __post_init__(self) -> None:
         for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):
             if getattr(self, name) < least:

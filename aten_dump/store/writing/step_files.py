@@ -188,7 +188,7 @@ class StepFiles:
         if self._settings.to_disk:
             self.sync()
         self._close()
-        self._say_finished(INDEX_FILE)
+        self._settings.say_finished(self._directory / INDEX_FILE)
 
     def interrupt(self) -> None:
         """Finish the shards of a step that never ended; without a commit."""
@@ -196,11 +196,7 @@ class StepFiles:
         self.flush()
         self._finish_shards()
         self._close()
-        self._say_finished(INDEX_FILE)
-
-    def _say_finished(self, name: str) -> None:
-        if self._settings.on_file is not None:
-            self._settings.on_file(self._directory / name)
+        self._settings.say_finished(self._directory / INDEX_FILE)
 
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
@@ -302,7 +298,7 @@ class StepFiles:
             raise
         self._journal(shard)
         self._write_seconds += time.perf_counter() - begun
-        self._say_finished(shard_name(shard.record.number))
+        self._settings.say_finished(self._directory / shard_name(shard.record.number))
 
     def _finish_shards(self) -> None:
         for lane, shard in enumerate(self._lanes):
