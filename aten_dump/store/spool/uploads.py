@@ -74,6 +74,37 @@ class _Waiting:
         self.nbytes = nbytes
 
 
+class _Outage:
+    """For how long uploads have failed, and when to try again."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None  # of the last round
+        self._since = 0.0
+        self._rounds = 0
+        self._random = random.Random()  # of its own, never the program's
+
+    def note(self, error: BaseException | None) -> bool:
+        """Take what a round ended with; returns True where uploads have just begun to fail."""
+        is_new = error is not None and self.error is None
+        if is_new:
+            self._since, self._rounds = time.monotonic(), 0
+        self.error = error
+        self._rounds += 1
+        return is_new
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has lasted for PATIENCE_SECONDS, or access is refused: waiting no longer helps."""
+        error = self.error
+        is_final = isinstance(error, ObjectStoreError) and error.is_final
+        return error is not None and (is_final or time.monotonic() - self._since > PATIENCE_SECONDS)
+
+    def pause_seconds(self) -> float:
+        """Return how long to wait before the next try."""
+        first, longest = _PAUSES
+        return min(longest, first * 2.0 ** min(self._rounds, 16)) * self._random.uniform(0.5, 1.0)
+
+
 class Uploads:
     """The uploads of one rank."""
 
@@ -85,13 +116,10 @@ class Uploads:
         self._lock = threading.Lock()  # of the one above
         self._bell = Bell()
         self._room_bell = Bell()
-        self._error: BaseException | None = None  # of the last round
-        self._failing_since = 0.0
-        self._failures = 0  # in a row
+        self._outage = _Outage()
         self._round_errors: list[BaseException] = []
         self._is_ending = False
         self._has_given_up = False
-        self._dice = random.Random()  # never the program's
         self._thread = threading.Thread(target=self._run, name=f"aten_dump-upload-{rank}", daemon=True)
 
     def begin(self, recording: Sequence[int], overwrite: bool) -> None:
@@ -142,12 +170,12 @@ class Uploads:
         """
         settings = self._settings
         while (used := self.waiting_bytes) and used + nbytes + settings.growing_bytes > settings.most_bytes:
-            if self._has_failed_for_long():
+            if self._outage.is_long:
                 raise StoreError(
                     errno.ENOSPC,
                     f"the spool {settings.folder} is full: {used:,} bytes wait to be uploaded, "
                     f"DumpConfig.spool_bytes allows {settings.most_bytes:,} with what is being written, and uploads "
-                    f"fail: {self._error}; `aten-dump recover {settings.target}` uploads them later",
+                    f"fail: {self._outage.error}; `aten-dump recover {settings.target}` uploads them later",
                 )
             self._room_bell.wait(_LOOK_SECONDS)
 
@@ -161,7 +189,7 @@ class Uploads:
             return
         self._is_ending = True
         self._bell.ring()
-        while self._thread.is_alive() and not self._has_failed_for_long():
+        while self._thread.is_alive() and not self._outage.is_long:
             self._thread.join(_LOOK_SECONDS)
         self._has_given_up = True
         self._thread.join(_LAST_SECONDS)  # its lock goes with it
@@ -169,7 +197,7 @@ class Uploads:
         target.forget()
         if self._waiting or not is_whole:
             text = (
-                f"{len(self._waiting)} files are not uploaded to {target} ({self._error or 'the recording failed'}); "
+                f"{len(self._waiting)} files are not uploaded to {target} ({self._outage.error or 'the recording failed'}); "
                 f"they stay in {self._settings.folder} on this machine: `aten-dump recover {target}` uploads them"
             )
             if is_whole:
@@ -180,13 +208,6 @@ class Uploads:
             remove_marker(target, self._rank)
         with contextlib.suppress(OSError):
             (self._settings.folder / RUN_FILE).unlink()
-
-    def _has_failed_for_long(self) -> bool:
-        error = self._error
-        if error is None:
-            return False
-        is_final = isinstance(error, ObjectStoreError) and error.is_final
-        return is_final or time.monotonic() - self._failing_since > PATIENCE_SECONDS
 
     # From here on: the thread's own.
 
@@ -205,16 +226,15 @@ class Uploads:
                 self._round(batch)
             elif ending:
                 return
-            if self._error is not None:
+            if self._outage.error is not None:
                 self._pause()
             elif not batch:
                 self._bell.wait(1.0)
 
     def _pause(self) -> None:
-        first, longest = _PAUSES
-        seconds = min(longest, first * 2 ** min(self._failures, 16)) * self._dice.uniform(0.5, 1.0)
+        seconds = self._outage.pause_seconds()
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not (self._is_ending and left < seconds - first):
+        while (left := until - time.monotonic()) > 0 and not (self._is_ending and left < seconds - _PAUSES[0]):
             if self._has_given_up:
                 return
             time.sleep(min(left, 0.25))
@@ -227,11 +247,8 @@ class Uploads:
             for start in range(0, len(files), _AT_ONCE):
                 side_by_side([self._upload_of(*one) for one in files[start : start + _AT_ONCE]])
         error = errors[0] if errors else None
-        if error is not None and self._error is None:
-            self._failing_since = time.monotonic()
+        if self._outage.note(error):
             self._say_that_it_fails(error)
-        self._error = error
-        self._failures = 0 if error is None else self._failures + 1
 
     def _lacks_shards(self, path: Path) -> bool:
         with self._lock:
@@ -253,7 +270,7 @@ class Uploads:
 
         return upload
 
-    def _say_that_it_fails(self, error: BaseException) -> None:
+    def _say_that_it_fails(self, error: BaseException | None) -> None:
         with contextlib.suppress(Warning):  # which a filter may make an error: there is nobody here to take it
             warnings.warn(
                 f"aten_dump: uploads fail ({error}); they are tried again, and the program goes on: "
