@@ -196,8 +196,9 @@ class Uploads:
         target = self._settings.target
         target.forget()
         if self._waiting or not is_whole:
+            why = self._outage.error or "the recording failed"
             text = (
-                f"{len(self._waiting)} files are not uploaded to {target} ({self._outage.error or 'the recording failed'}); "
+                f"{len(self._waiting)} files are not uploaded to {target} ({why}); "
                 f"they stay in {self._settings.folder} on this machine: `aten-dump recover {target}` uploads them"
             )
             if is_whole:

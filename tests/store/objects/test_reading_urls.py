@@ -231,3 +231,19 @@ def test_a_url_is_a_path_that_prints_as_one(faults: Faults, url: str, tmp_path: 
     assert found.st_size == 5
     assert abs(found.st_mtime - upload_time) < 60
     assert [one.name for one in place.iterdir()] == ["step0"]
+
+
+def test_steps_that_are_read_in_order_are_fetched_side_by_side(faults: Faults, url: str, tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(path=tmp_path / "run")) as dump:
+        for _ in range(24):
+            torch.ones(2).exp()
+            dump.step()
+    upload(tmp_path / "run", url)
+    faults.forget()
+    faults.delay_s = 0.02
+    assert len([rank.summary() for rank in open_dump(url).all_ranks()]) == 24
+    assert faults.most_at_once >= 4
+    assert max(Counter(faults.got()).values()) == 1, "each once"
+    faults.forget()
+    open_dump(url).rank(20, 0).summary()
+    assert not [path for path in faults.got() if "index" in path], "it was read before"
