@@ -217,8 +217,11 @@ class Session:
                 TEAM_END.end()
                 if self._run is not None and self._run.pulse is not None:
                     self._run.pulse.end()
-        if self._run is not None and self._writes_files and self._failed is None:
-            self._guarded(self._run.finish)
+        run = self._run
+        if run is not None and self._writes_files:
+            if self._failed is None:
+                self._guarded(run.finish)
+            self._guarded(functools.partial(run.end, is_whole=self._failed is None))
 
     # -- steps
 

@@ -218,7 +218,8 @@ class UnattendedWatch(Unattended):
 def _summary(config: DumpConfig, rank: int) -> str:
     """Return where the dump is, how much of it this rank wrote, and what to run next."""
     folder, _ = folder_of_attempt(config.path)
-    names = [one.name for one in folder.glob("step*") if (one / f"rank{rank}").is_dir()]
+    found = folder.iterdir() if folder.is_dir() else ()
+    names = [one.name for one in found if one.name.startswith("step") and (one / f"rank{rank}").is_dir()]
     steps = sorted(int(name[4:]) for name in names if name[4:].isdecimal())
     if not steps:
         why = (

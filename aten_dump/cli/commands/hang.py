@@ -9,6 +9,7 @@ import click
 from ...analysis.hang import Hang, hang
 from ...choices import PATIENCE_S
 from ...dump import open_dump
+from ...store.objects.url_path import place_of
 from ..console import count_progress, print_lines
 from ..formats import format_option, print_record
 from ..options import dump_argument
@@ -51,7 +52,11 @@ def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, fo
     """  # noqa: D301 - \b keeps click from filling lines
     with workers(jobs) as executor, count_progress("reading") as update:
         found = hang(
-            open_dump(dump.absolute()), patience_s=patience, flight_recorder=traces, executor=executor, progress=update
+            open_dump(place_of(dump).absolute()),
+            patience_s=patience,
+            flight_recorder=traces,
+            executor=executor,
+            progress=update,
         )
     print_hang(found, form)
 

@@ -9,8 +9,11 @@ import click
 
 from ...dump import open_dump
 from ...dump.foreign.foreign_rank import ForeignRank
-from ...errors import AtenDumpError, MissingDataError
+from ...errors import AtenDumpError, ConfigError, MissingDataError
+from ...store.objects.url_path import UrlPath, place_of
 from ...store.recovery import recover
+from ...store.spool.joining import Joined, join_spool
+from ...store.spool.places import spools_here, unfinished_uploads
 from ..console import echo, warn, with_progress
 from ..formats import format_option, print_record
 from ..options import dump_argument
@@ -19,17 +22,31 @@ from ..options import dump_argument
 @click.command("recover")
 @dump_argument
 @format_option("Lines to read, or one object as docs/json/recover.schema.json has it.")
-def command(dump: Path, form: str) -> None:
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="DumpConfig.spool of a run that recorded to a URL.",
+)
+def command(dump: Path, form: str, spool: Path | None) -> None:
     """Finish every interrupted step and rank of DUMP: drop the torn tail, complete shards, commit.
 
     Nothing that was written whole is lost; complete steps are left as they are. It can be run again.
     Exit code 2 when a step and rank could not be recovered; the others are all the same. What was recovered stays
     known as interrupted or damaged: nobody knows what it lost.
 
+    Where DUMP is a URL, what its run left in the spool on this machine is completed, uploaded and removed here.
+
     \b
     Examples
       aten-dump recover dump
+      aten-dump recover s3://bucket/run
     """  # noqa: D301 - \b keeps click from filling lines
+    place = place_of(dump)
+    if isinstance(place, UrlPath):
+        _join(place, spool, form)
+        return
+    if spool is not None:
+        raise ConfigError(f"--spool is for a URL, and {dump} is a local path")
     opened = open_dump(dump)
     ranks = [rank for attempt in (opened, *opened.attempts.values()) for rank in attempt.all_ranks()]
     changed, failed = 0, 0
@@ -61,4 +78,40 @@ def command(dump: Path, form: str) -> None:
     if form == "json":
         print_record({"path": opened.path, "folders": folders})
     if failed:
+        raise click.exceptions.Exit(2)
+
+
+def _record(one: Joined) -> dict[str, Any]:
+    """Return what came of a folder of the spool."""
+    message = str(one.error) if one.error is not None else "" if one.report is None else one.report.message
+    changed = one.report is not None and one.report.changed
+    return {
+        "path": f"step_{one.step}/rank_{one.rank}",
+        "changed": changed,
+        "committed": one.error is None,
+        "message": message,
+    }
+
+
+def _join(place: UrlPath, spool: Path | None, form: str) -> None:
+    """Upload what runs have left on this machine."""
+    place.forget()
+    joined = [one for folder in spools_here(place, spool) for one in join_spool(folder, place)]
+    for one in joined:
+        if one.error is not None:
+            warn(one.error)
+        elif one.report is not None and one.report.changed:
+            echo(f"step {one.step} rank {one.rank}: {one.report.message}")
+    failed = sum(one.error is not None for one in joined)
+    left = f", {failed} could not be" if failed else ""
+    if joined:
+        echo(f"{len(joined) - failed} of {len(joined)} step/rank folders of the spool uploaded{left}")
+    else:
+        echo(f"nothing of {place} is left on this machine")
+    if form == "json":
+        print_record({"path": str(place), "folders": [_record(one) for one in joined]})
+    elsewhere = unfinished_uploads(place)
+    for text in elsewhere:
+        echo(text, err=True)
+    if failed or elsewhere:
         raise click.exceptions.Exit(2)

@@ -14,8 +14,10 @@ from ...config import Level, Selection
 from ...errors import ConfigError, MissingDataError
 from ...plain_text import counted
 from ...store.control.control_files import Answer, ControlFiles, Decision, Request
+from ...store.objects.url_path import UrlPath, place_of
 from ...store.regular_files import numbered_folders
 from ...store.run_json import ranges_text, read_ranges, read_run, without
+from ...store.spool.places import spools_here
 from ..console import echo
 from ..formats import format_option, print_record
 
@@ -56,7 +58,7 @@ def command(dump: Path, action: str, value: str | None, wait_s: float, form: str
       aten-dump ctl dump level module
     """  # noqa: D301 - \b keeps click from filling lines
     _check(action, value)
-    dump, restarts = _newest_attempt(dump)
+    dump, restarts = _newest_attempt(_local(dump))
     if restarts:
         echo(f"restart {restarts} of the program, in {dump}")
     run = read_run(dump)
@@ -72,6 +74,17 @@ def command(dump: Path, action: str, value: str | None, wait_s: float, form: str
     if form == "json":
         print_record({"path": dump, "restarts": restarts, "from_step": None, "ranks": [], **found})
     _miss(read_ranges(found["silent"]))
+
+
+def _local(dump: Path) -> Path:
+    """Return the folder in which a run takes requests: of one that records to object storage, its spool."""
+    place = place_of(dump)
+    if not isinstance(place, UrlPath):
+        return dump
+    spools = spools_here(place)
+    if not spools:
+        raise MissingDataError(f"no run on this machine records to {place}: its ranks take requests where they run")
+    return spools[0]
 
 
 def _newest_attempt(dump: Path) -> tuple[Path, int]:
