@@ -73,7 +73,7 @@ check-c: $(READY) ## Compile each C file strictly, with gcc and with clang (whic
 
 # Their own tests, with the C files alone compiled so that a wrong address or an undefined result ends them. Python is not
 # compiled so: the runtime is loaded ahead of it.
-SANITIZED_TESTS := $(addprefix tests/, capture/test_clock.py capture/test_collector.py capture/test_torch_threads.py capture/data/test_gather.py \
+SANITIZED_TESTS := $(addprefix tests/, capture/test_collector.py capture/test_torch_threads.py capture/data/test_gather.py \
   capture/data/test_hash_functions.py capture/data/statistics/test_one_pass.py capture/values/test_known_values.py store/test_regular_files.py \
   store/writing/test_host_bytes.py store/writing/test_packed_records.py)
 

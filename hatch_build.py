@@ -50,7 +50,6 @@ COMPILED = [
     "capture/calls/places",
     "capture/calls/python_calls",
     "capture/calls/watched_ops",
-    "capture/clock",
     "capture/collector",
     "capture/data/device_batches",
     "capture/data/flushing",
@@ -99,7 +98,6 @@ OPTIONS = [
 MODULES: Final = "the Python modules"  # as they are called where they cannot be compiled
 
 C_FILES = [
-    "aten_dump/capture/_clock.c",
     "aten_dump/capture/_collector.c",
     "aten_dump/capture/_team_bell.c",
     "aten_dump/capture/data/_gather.c",

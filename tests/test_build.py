@@ -46,15 +46,15 @@ def test_a_file_that_fails_costs_itself_alone(
     pytest.importorskip("setuptools")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CFLAGS", "-Werror=implicit-function-declaration")
-    good = (ROOT / "aten_dump/capture/_clock.c").read_text(encoding="utf-8")
+    good = (ROOT / "aten_dump/capture/_collector.c").read_text(encoding="utf-8")
     Path("aten_dump").mkdir()
-    Path("aten_dump/_first.c").write_text(good.replace("_clock", "_first"), encoding="utf-8")
+    Path("aten_dump/_first.c").write_text(good.replace("_collector", "_first"), encoding="utf-8")
     Path("aten_dump/_wrong.c").write_text("#include <Python.h>\nint one(void) { return nobody_declares(1); }\n")
-    Path("aten_dump/_clock.c").write_text(good, encoding="utf-8")
+    Path("aten_dump/_collector.c").write_text(good, encoding="utf-8")
     failed: dict[str, str] = {}
-    files = ["aten_dump/_first.c", "aten_dump/_wrong.c", "aten_dump/_clock.c"]
+    files = ["aten_dump/_first.c", "aten_dump/_wrong.c", "aten_dump/_collector.c"]
     _hatch_build().compile_c_files(tmp_path, files, "-O0", failed)
-    assert sorted(path.name.partition(".")[0] for path in (tmp_path / "lib").rglob("*.so")) == ["_clock", "_first"]
+    assert sorted(path.name.partition(".")[0] for path in (tmp_path / "lib").rglob("*.so")) == ["_collector", "_first"]
     (why,) = failed.values()
     assert list(failed) == ["_wrong"] and why.startswith("aten_dump/_wrong.c:2:") and "nobody_declares" in why
     assert "nobody_declares" in capfd.readouterr().err, "what the compiler said is shown too"

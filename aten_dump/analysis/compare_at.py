@@ -9,8 +9,7 @@ from ..errors import MissingDataError
 from .compare_steps import has_all
 from .explanation.both_sides import evaluate
 from .flow.flat_memory import with_parts
-from .gaps.gap import Gap, GapFinder
-from .gaps.gap_text import gap_lines
+from .gaps.gap import Gap, GapFinder, gap_lines
 from .gaps.named_values import named_values, parse_at
 from .given_dumps import Given, chosen, opened, rank_of
 from .host_default import made_on_the_host

@@ -7,19 +7,26 @@ What it writes is a dump of ours. Calls are found in it by the names that msprob
 from __future__ import annotations
 
 import atexit
+import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import nn
 
 from ..capture.launcher_rank import rank_and_world_size
 from ..capture.mode import DumpMode
+from ..capture.naming.call_name import CallName
+from ..config import DumpConfig
+from ..config_files import msprobe_keys, read_named_fields
 from ..errors import CaptureError, ConfigError
-from .custom_apis import CustomApis
-from .debugger_settings import ConfigSwitch, read_settings
-from .token_range import TokenRange, range_of
+
+_DEFAULTS: Final = {"task": "statistics", "dump_path": "./dump_path", "level": "L1"}  # of msprobe's own config.json
+_NOTHING: Final = "regex:(?!)"  # matches no name
+SAVED_ONLY: Final = "debug"  # the level at which nothing is recorded but what `save` is given
 
 Models = nn.Module | Sequence[nn.Module]
 
@@ -228,3 +235,160 @@ def _items(name: str, variable: Any) -> Iterator[tuple[str, Any]]:
 
 def _by_number(models: Sequence[nn.Module]) -> dict[str, nn.Module]:
     return {str(number): model for number, model in enumerate(models)}
+
+
+class CustomApis:
+    """Functions that are recorded as calls, by the object that holds them and their name."""
+
+    def __init__(self) -> None:
+        self._originals: dict[tuple[int, str], tuple[Any, Callable[..., Any]]] = {}
+
+    def register(self, module: Any, api: str, prefix: str | None) -> None:
+        """Record the calls of a function as ``prefix.api``.
+
+        Raises:
+            ConfigError: there is no such function.
+        """
+        original = getattr(module, api, None)
+        if not callable(original):
+            raise ConfigError(f"register_custom_api: {module!r} has no function {api!r}")
+        if (id(module), api) in self._originals:
+            return
+        self._originals[id(module), api] = module, original
+        setattr(module, api, recorded(original, prefix or str(getattr(module, "__name__", "Custom")), api))
+
+    def restore(self, module: Any, api: str) -> None:
+        """Put a function back; one that was not registered stays as it is."""
+        if (id(module), api) in self._originals:
+            setattr(module, api, self._originals.pop((id(module), api))[1])
+
+
+def recorded(original: Callable[..., Any], prefix: str, api: str) -> Callable[..., Any]:
+    """Return a function that does the same, and is recorded as a call where there is a DumpMode."""
+    name = CallName(f"{prefix}.{api}", prefix, api)
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mode = DumpMode.current()
+        return original(*args, **kwargs) if mode is None else mode.run_as_call(original, name, args, kwargs)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class DebuggerSettings:
+    """What is asked for, in our terms."""
+
+    config: DumpConfig
+    saved_only: bool
+    switch: bool | None  # dump_enable of the config; None: it is not switched while it runs
+
+
+def read_settings(config_path: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> DebuggerSettings:
+    """Read msprobe's config; what is given and not None stands in for its keys.
+
+    A warning names keys that have no meaning here.
+
+    Raises:
+        ConfigError: the config is missing or holds what msprobe does not allow.
+    """
+    source = "PrecisionDebugger" if config_path is None else f"config file {os.fspath(config_path)}"
+    found = {} if config_path is None else read_named_fields(config_path)
+    content = _DEFAULTS | dict(found) | {key: value for key, value in given.items() if value is not None}
+    if content["task"] == "structure" and content["level"] == "L1":
+        content["level"] = "mix"  # as msprobe has it
+    translation = msprobe_keys.translate(content, source)
+    switch = content.get("dump_enable")
+    if switch is not None and not isinstance(switch, bool):
+        raise ConfigError(f"{source}: dump_enable is {switch!r}; msprobe allows: True, False")
+    unheard = {key: why for key, why in translation.without_meaning.items() if key != "dump_enable"}
+    if unheard:
+        warnings.warn(
+            f"{source} has keys without meaning here: {'; '.join(f'{key}: {why}' for key, why in unheard.items())}",
+            stacklevel=4,
+        )
+    # msprobe writes over what an earlier run of the script has left, and has a step on file when it has ended.
+    fields = {"overwrite": True, "durability": "step", **translation.fields}
+    if content["level"] == SAVED_ONLY:
+        fields["ops"] = (_NOTHING,)  # what is saved under a name is recorded all the same
+    config = DumpConfig.from_dict(fields, source)
+    return DebuggerSettings(config, content["level"] == SAVED_ONLY, switch)
+
+
+class ConfigSwitch:
+    """``dump_enable`` of a config file, which may be written anew while the program runs."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, is_on: bool | None) -> None:
+        self._path = None if is_on is None else path  # a config without the key is not read again
+        self._is_on = is_on
+        self._seen = self._state()
+
+    def is_on(self) -> bool:
+        """Return True if to record, as the file has it now; a file that cannot be read turns it off, with a warning."""
+        state = self._state()
+        if self._path is not None and state != self._seen:
+            self._seen = state
+            try:
+                self._is_on = read_named_fields(self._path).get("dump_enable", self._is_on)
+            except ConfigError as error:
+                self._is_on = False
+                warnings.warn(f"PrecisionDebugger records nothing until this is fixed: {error}", stacklevel=3)
+        return self._is_on is not False
+
+    def _state(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+
+class TokenRange:
+    """Turns recording on and off by the number of the model's call since `begin`.
+
+    Args:
+        model: the model; a hook before and one after each of its calls are put on it.
+        first: number of the first call to record, counted from 0.
+        last: number of the last one.
+        turn_on: is called before the first one; no call of the model is open then.
+        turn_off: is called in the first one after the last.
+    """
+
+    def __init__(
+        self, model: nn.Module, first: int, last: int, turn_on: Callable[[], None], turn_off: Callable[[], None]
+    ) -> None:
+        self._first, self._last = first, last
+        self._turn_on, self._turn_off = turn_on, turn_off
+        self._token = 0
+        model.register_forward_pre_hook(self._before)
+        model.register_forward_hook(self._after)
+
+    def begin(self) -> None:
+        """Count from 0 again."""
+        self._token = 0
+        if self._first == 0:
+            self._turn_on()
+
+    def _before(self, model: nn.Module, args: Any) -> None:
+        if self._token == self._last + 1:
+            self._turn_off()
+
+    def _after(self, model: nn.Module, args: Any, result: Any) -> None:
+        self._token += 1
+        if self._token == self._first:  # now, not within the call: the model's own call is recorded whole
+            self._turn_on()
+
+
+def range_of(found: Sequence[int]) -> tuple[int, int]:
+    """Return first and last.
+
+    Raises:
+        ConfigError: it is no pair of ints that go up from 0.
+    """
+    numbers = list(found) if isinstance(found, list | tuple) else []
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+    if len(numbers) != 2 or not whole or not 0 <= numbers[0] <= numbers[1]:
+        raise ConfigError(f"token_range is {found!r}; allowed: [first, last], two ints with 0 <= first <= last")
+    return numbers[0], numbers[1]

@@ -26,7 +26,7 @@ from .index.tables import Tables
 from .kernels import CompiledKernel, Kernels
 from .shown.callers import Callers
 from .shown.command_lines import command_line
-from .shown.handles_in_notebook import call_html, value_html
+from .shown.notebook_html import call_html, value_html
 from .shown.source_lines import source_lines
 from .tensors.packed_blobs import find_packed
 from .tensors.partial_reading import Index, load_blocks

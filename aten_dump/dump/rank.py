@@ -19,7 +19,7 @@ from .handles import Call, Recording, Value
 from .loss_scale import LossScale, loss_scales_of
 from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
-from .shown.recordings_in_notebook import rank_html
+from .shown.notebook_html import rank_html
 from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors, scopes
 from .unseen_writes import UNSEEN, UnseenWrite, named, unseen_writes
 from .wholeness import State, lacks_of, state_of

@@ -16,7 +16,7 @@ from ..store.stored_files import is_there
 from ..store.writing.index_writer import INDEX_FILE
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
-from .shown.recordings_in_notebook import MOST_SUMMED_UP, dump_html, sizes
+from .shown.notebook_html import MOST_SUMMED_UP, dump_html, sizes
 from .shown.step_ranks import named
 
 _SHOWN = 20

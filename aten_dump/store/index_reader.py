@@ -193,13 +193,6 @@ def _lost_commit(tail: bytes, size: int) -> Commit | None:
     return find_unproven_commit(tail, size - len(tail))
 
 
-def good_part(data: Bytes) -> GoodPart:
-    """Find the last check record up to which all bytes are good."""
-    checks = _Checks()
-    checks.find(data)
-    return checks.part
-
-
 class _Checks:
     """Finds check records one after the other, in bytes that may grow meanwhile."""
 

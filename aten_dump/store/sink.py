@@ -1,6 +1,6 @@
 """What capture needs from whoever keeps its records: one small protocol.
 
-`store.writing.writer.Writer` keeps them in files; `store.memory_sink.MemorySink` in lists, for tests of capture.
+`store.writing.writer.Writer` keeps them in files; `tests.store.memory_sink.MemorySink` in lists.
 """
 
 from __future__ import annotations

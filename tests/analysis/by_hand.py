@@ -17,7 +17,7 @@ from aten_dump.analysis.by_distance.walk import Walk
 from aten_dump.analysis.distance.metrics import Metrics
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.findings import Status
-from aten_dump.analysis.evidence.states import Inputs
+from aten_dump.analysis.evidence.judgement import Inputs
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.analysis.tasks import Settings, pair_calls
 from aten_dump.dump import Call, RankDump

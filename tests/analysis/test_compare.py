@@ -22,8 +22,7 @@ from aten_dump import DumpConfig, DumpMode, MissingDataError, compare
 from aten_dump.analysis.compare import compare_recompute
 from aten_dump.analysis.comparison import Comparison
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
-from aten_dump.analysis.evidence.other_ranks import Part
+from aten_dump.analysis.evidence.findings import Finding, Part, Place, RankEvidence, Row
 from aten_dump.cli.main import main
 from aten_dump.dump import RankDump
 from tests.analysis.held_out.devices import Device

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from aten_dump.capture.values.value_table import ValueTable
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.values.tables import new_table
 from tests.recorded_step import no_mode_left, one_thread, record
+from tests.store.memory_sink import MemorySink
 
 __all__ = ["no_mode_left", "one_thread", "record"]
 

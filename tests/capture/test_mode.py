@@ -16,9 +16,9 @@ import torch
 import aten_dump
 from aten_dump import AtenDumpError, CaptureError, ConfigError, DumpConfig, DumpMode, open_dump
 from aten_dump.errors import StoreError
-from aten_dump.store.memory_sink import MemorySink
 from tests.checkout import ROOT
 from tests.devices import modes_on_the_stacks, script_here
+from tests.store.memory_sink import MemorySink
 
 
 def test_start_and_close_without_a_block(tmp_path: Path) -> None:

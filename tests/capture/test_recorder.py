@@ -24,10 +24,10 @@ from aten_dump.capture.step.step import CUT_OFF
 from aten_dump.capture.torch_internals import node_hooks
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.intercept.modes import Asked, Passing
 from tests.capture.step.steps import Told
 from tests.models import build, train_step
+from tests.store.memory_sink import MemorySink
 
 
 class Recording:

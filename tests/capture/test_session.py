@@ -22,9 +22,9 @@ from aten_dump.capture.session import Session
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.run_json import read_run
 from tests.capture.intercept.modes import Asked, Passing
+from tests.store.memory_sink import MemorySink
 
 
 class FailingSink(MemorySink):

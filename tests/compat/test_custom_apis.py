@@ -10,7 +10,7 @@ import torch
 
 from aten_dump import ConfigError, DumpConfig, DumpMode, open_dump
 from aten_dump.compat import PrecisionDebugger
-from aten_dump.compat.custom_apis import recorded
+from aten_dump.compat.precision_debugger import recorded
 
 
 @pytest.fixture

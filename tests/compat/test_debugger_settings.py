@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aten_dump import ConfigError
-from aten_dump.compat.debugger_settings import ConfigSwitch, read_settings
+from aten_dump.compat.precision_debugger import ConfigSwitch, read_settings
 
 
 def write(path: Path, **keys: object) -> str:

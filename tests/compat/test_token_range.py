@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump.compat.token_range import TokenRange, range_of
+from aten_dump.compat.precision_debugger import TokenRange, range_of
 
 
 def test_on_before_the_first_and_off_in_the_one_after_the_last() -> None:

@@ -11,7 +11,7 @@ import pytest
 from aten_dump.store import records as r
 from aten_dump.store import recovery, shards
 from aten_dump.store.checking.verification import verify
-from aten_dump.store.index_reader import good_part, read_index
+from aten_dump.store.index_reader import read_index
 from tests.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def example(tmp_path: Path) -> Path:
 
 def test_the_worked_example_is_an_index(example: Path) -> None:
     data = (example / "index.msgpack").read_bytes()
-    assert good_part(data).nbytes == len(data)
+    assert read_index(example / "index.msgpack").good_bytes == len(data)
     unpacker = msgpack.Unpacker(use_list=True)
     unpacker.feed(data)
     assert [type_.__name__ for type_ in (r.RECORD_TYPES[row[0]] for row in unpacker)] == re.findall(

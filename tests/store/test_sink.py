@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.sink import Sink, named
+from tests.store.memory_sink import MemorySink
 from tests.store.recording import header, noise, small_step, store
 
 

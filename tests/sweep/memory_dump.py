@@ -10,8 +10,8 @@ import msgpack
 from aten_dump.dump.index.tables import Tables
 from aten_dump.dump.rank import RankDump
 from aten_dump.store.index_reader import GoodPart, IndexData, index_of
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import Blob, Header
+from tests.store.memory_sink import MemorySink
 
 
 class StepSink(MemorySink):

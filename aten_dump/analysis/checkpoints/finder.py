@@ -11,23 +11,30 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import Final
 
 import numpy as np
+import torch
 
-from .descriptions import is_suspicious, layout_texts, noun_of, part_text, rounding_text
-from .differences import compare_named, completed, difference_text
-from .formulas import formula_of
-from .found_weights import Weight
-from .layouts import Apart, Layout, check, find_layout
+from .descriptions import is_suspicious, layout_texts, noun_of, part_text, ranges_text, rounding_text
+from .found_weights import Names, Weight
+from .layouts import Apart, Layout, Piece, as_float64, check, find_layout, unit
 from .merges import Merge, adapter_of, folded_bias, norm_of
-from .names import Names
-from .orders import ranges_text
 from .profiles import Array, Profile, View, digest_of, is_alike, profile
-from .siblings import follow, permuted
 from .stored_tensors import Checkpoint, StoredTensor
-from .vector_table import VectorTable
+from .vector_table import Indexes, VectorTable
+
+_MOST_DIMENSIONS: Final = 4
+_CHUNK: Final = 1 << 22
+
+_ELEMENTS = View((0,), ())
+
+_MOST: Final = 1 << 26  # elements
+_LEAST: Final = 4  # elements that a sequence is known by
+_RATIO: Final = 1e-2  # a sequence in bfloat16 is as exact
 
 Progress = Callable[[int, int], None]
 _MOST_PAIRS: Final = 1 << 16
@@ -384,3 +391,189 @@ def _common(one: str, other: str) -> str:
             break
         parts.append(mine)
     return ".".join([*parts, ""]) if parts else ""
+
+
+def formula_of(stored: StoredTensor) -> str:
+    """Return what a tensor is made by, such as ``a causal mask``; "" if it may be learned."""
+    if not 0 < stored.numel <= _MOST:
+        return "no elements" if stored.numel == 0 else ""
+    tensor = stored.tensor()
+    if tensor.is_complex():
+        return ""
+    flat = tensor.reshape(-1)
+    first = flat[0]
+    if bool((flat == first).all()):
+        return "all zeros" if not bool(first) else "" if tensor.is_floating_point() else "one number"
+    if not tensor.is_floating_point() and bool((flat == torch.arange(flat.numel())).all()):
+        return "positions 0, 1, 2, ..."
+    square = tensor.squeeze()
+    if square.ndim == 2 and square.shape[0] == square.shape[1] and _is_causal(square):
+        return "a causal mask"
+    return "frequencies of positions" if flat.numel() >= _LEAST and _is_geometric(flat) else ""
+
+
+def _is_causal(square: torch.Tensor) -> bool:
+    lower = torch.ones(square.shape, dtype=torch.bool).tril()
+    return all(bool((square[part] == square[part][0]).all()) for part in (lower, ~lower))
+
+
+def _is_geometric(flat: torch.Tensor) -> bool:
+    found = flat.to(torch.float64)
+    if not bool((found > 0).all()):
+        return False
+    ratios = found[1:] / found[:-1]
+    return bool((ratios < 1).all()) and bool(((ratios - ratios[0]).abs() <= _RATIO * ratios[0]).all())
+
+
+def follow(tensor: Profile, sibling: Layout, spare: Sequence[Profile]) -> Layout | None:
+    """Return the layout of a vector, by that of a weight of its module; None if the other side has none alike.
+
+    Args:
+        tensor: of one dimension, with an element for each vector of the weight's view.
+        sibling: the weight's layout.
+        spare: vectors of the other side.
+    """
+    if len(sibling.view.counts) != 1 or len(sibling.unknown):
+        return None
+    pieces = []
+    for piece in sibling.pieces:
+        if len(piece.view.counts) != 1:
+            return None
+        size = piece.source.shape[piece.view.counts[0]]
+        leaf = tensor.name.rpartition(".")[2]
+        likely = [one for one in spare if one.stored.module == piece.source.stored.module and one.shape == (size,)]
+        likely.sort(key=lambda one: one.name.rpartition(".")[2] != leaf)
+        if not likely:
+            return None
+        pieces.append(Piece(likely[0], _ELEMENTS, piece.given, piece.indexes, np.ones(len(piece.given))))
+    unknown = np.zeros(0, dtype=np.int64)
+    return Layout(tensor, _ELEMENTS, sibling.count, pieces, sibling.empty, unknown)
+
+
+def permuted(tensor: Profile, other: Profile) -> tuple[Layout, Apart] | None:
+    """Return the layout of a vector that has the elements of another in another order, or None if it is none."""
+    if tensor.shape != other.shape or not is_alike(tensor, other):
+        return None
+    ours, theirs = (np.argsort(as_float64(one.read()), kind="stable") for one in (tensor, other))
+    order = np.empty_like(ours)
+    order[ours] = theirs
+    count = len(order)
+    piece = Piece(other, _ELEMENTS, np.arange(count), order, np.ones(count))
+    none = np.zeros(0, dtype=np.int64)
+    layout = Layout(tensor, _ELEMENTS, count, [piece], none, none)
+    apart = check(layout)
+    return None if apart.differing else (layout, apart)
+
+
+def compare_named(tensor: Profile, other: Profile) -> Weight:
+    """Hold a tensor against another, element by element, in the order of dimensions that is nearest."""
+    ours, theirs = (tensor.name,), (other.name,)
+    if sorted(tensor.shape) != sorted(other.shape):
+        text = f"altered: its shape is {list(tensor.stored.shape)}, of the baseline {list(other.stored.shape)}"
+        return Weight(ours, theirs, ("altered",), text, False, elements=tensor.stored.numel)
+    found, wanted = tensor.read(), other.read()
+    orders = [tuple(range(len(tensor.shape)))]
+    if 2 <= len(tensor.shape) <= _MOST_DIMENSIONS:
+        orders = [
+            order
+            for order in permutations(range(len(tensor.shape)))
+            if all(other.shape[dim] == size for dim, size in zip(order, tensor.shape, strict=True))
+        ]
+    tried = [(_apart(found, wanted.permute(order), tensor, other), order) for order in orders]
+    apart, order = min(tried, key=lambda item: item[0].squares)
+    turned = "transposed" if len(order) == 2 else f"its dimensions are those of the baseline in the order {order}"
+    moved = [] if order == tuple(range(len(order))) else [turned]
+    kinds = ["transposed"] if moved else []
+    if not apart.differing:
+        rounded = rounding_text(apart, tensor, [other])
+        described = [*moved, *([rounded[1]] if rounded else [])]
+        kinds += [rounded[0]] if rounded else []
+        return Weight(
+            ours, theirs, tuple(kinds) or ("equal",), ", ".join(described) or "equal", ulp=apart.ulp,
+            relative_l2=apart.relative_l2, differing=0, elements=apart.elements,
+        )  # fmt: skip
+    text = ", ".join([*moved, _text(apart, View((0,), ()), tensor.shape)])
+    return Weight(
+        ours, theirs, ("altered", *kinds), text, False,
+        relative_l2=apart.relative_l2, differing=apart.differing, elements=apart.elements,
+    )  # fmt: skip
+
+
+def _apart(found: torch.Tensor, wanted: torch.Tensor, tensor: Profile, other: Profile) -> Apart:
+    apart = Apart()
+    rows = found.shape[0] if found.ndim else 1
+    step = max(1, _CHUNK * rows // max(1, found.numel()))
+    for start in range(0, rows, step):
+        mine, its = (
+            as_float64((side[start : start + step] if side.ndim else side).reshape(min(step, rows - start), -1))
+            for side in (found, wanted)
+        )
+        units_at = partial(unit, np.maximum(np.abs(mine), np.abs(its)), (tensor.exact_in, other.exact_in))
+        apart.add(mine, its, units_at, np.arange(start, start + len(mine)))
+    return apart
+
+
+def completed(layout: Layout) -> Layout:
+    """Return a layout in which vectors that nothing has have the counterparts that their place says.
+
+    One beside a known vector goes on from it. Where all others of a source are known in another order, what is left on
+    both sides belongs together.
+    """
+    owners = np.full(layout.count, -1)
+    indexes = np.zeros(layout.count, dtype=np.int64)
+    taken: list[set[int]] = []
+    for number, piece in enumerate(layout.pieces):
+        owners[piece.given], indexes[piece.given] = number, piece.indexes
+        taken.append(set(piece.indexes.tolist()))
+    counts = [len(piece.source.norms(piece.view)) for piece in layout.pieces]
+    for step, places in ((1, layout.unknown), (-1, layout.unknown[::-1])):
+        for place in places.tolist():
+            beside = place - step
+            if owners[place] >= 0 or not 0 <= beside < layout.count or owners[beside] < 0:
+                continue
+            owner, index = owners[beside], int(indexes[beside]) + step
+            if 0 <= index < counts[owner] and index not in taken[owner]:
+                owners[place], indexes[place] = owner, index
+                taken[owner].add(index)
+    left = np.flatnonzero(owners[layout.unknown] < 0)
+    if len(left) and len(layout.pieces) == 1:
+        rest = np.setdiff1d(np.arange(counts[0]), np.fromiter(taken[0], dtype=np.int64))
+        if len(rest) == len(left):
+            owners[layout.unknown[left]], indexes[layout.unknown[left]] = 0, rest
+    pieces = [
+        replace(piece, given=given, indexes=indexes[given], factors=_factors(piece, given))
+        for number, piece in enumerate(layout.pieces)
+        for given in [np.flatnonzero(owners == number)]
+    ]
+    return replace(layout, pieces=pieces, unknown=layout.unknown[owners[layout.unknown] < 0])
+
+
+def _factors(piece: Piece, given: Indexes) -> Array:
+    found: Array = np.full(len(given), float(np.median(piece.factors)))
+    found[np.isin(given, piece.given)] = piece.factors
+    return found
+
+
+def difference_text(layout: Layout, apart: Apart) -> str:
+    """Say what is other in a tensor of which most vectors are those of others."""
+    noun = noun_of(layout.view, layout.tensor.shape)
+    texts = [_text(apart, layout.view, layout.tensor.shape)] if apart.differing else []
+    if len(layout.unknown):
+        texts.append(f"altered: {noun} {ranges_text(layout.unknown)} are in no tensor of the baseline")
+    if not texts and any(piece.factor is None for piece in layout.pieces):
+        texts.append("altered: nothing accounts for the factors")
+    return ", ".join(texts) or "altered"
+
+
+def _text(apart: Apart, view: View, shape: tuple[int, ...]) -> str:
+    where = ""
+    vectors = np.unique(apart.vectors)
+    if len(shape) > 1 and len(vectors) < shape[view.counts[0]] if view.counts else False:
+        where = f", in {noun_of(view, shape)} {ranges_text(vectors)}"
+    elif len(shape) == 1 and len(vectors) < shape[0]:
+        where = f", at {ranges_text(vectors)}"
+    unrelated = "; the two have nothing in common" if apart.relative_l2 > _UNRELATED else ""
+    return (
+        f"altered: {apart.differing} of {apart.elements} elements differ{where}, "
+        f"relative L2 {apart.relative_l2:.2g}{unrelated}"
+    )

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from .found_weights import Names
 from .layouts import Apart, as_float64, unit
-from .names import Names
 from .profiles import Array, Profile
 
 _MOST_CANDIDATES: Final = 16

@@ -176,14 +176,6 @@ class StepFacts:
         return found
 
     @cached_property
-    def names_by_storage(self) -> dict[int, str]:
-        """Names of parameters that got a gradient, by their storage; none of those that share one."""
-        names: dict[int, list[str]] = defaultdict(list)
-        for name, (leaf, _) in self.named.items():
-            names[leaf.storage].append(name)
-        return {storage: found[0] for storage, found in names.items() if storage and len(found) == 1}
-
-    @cached_property
     def leaves(self) -> dict[tuple[object, ...], tuple[Value, Call]]:
         """The leaves that the forward computes gradients through, by place, each with its first reader."""
         found: dict[tuple[object, ...], tuple[Value, Call]] = {}

@@ -5,6 +5,9 @@ Theory of operation
     Non-finite elements are compared exactly, by kind and place, and left out of the other numbers. ``max_scaled``
     is the greatest ``|t - b| / (|b| + rms(b))``: a single wrong element shows there that no norm would show, and an
     element near zero does not drown it.
+
+    The bits of floats of one sign, read as integers, are in order of size. With those of negative floats turned about
+    the order holds across zero, where both zeros are one place.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,8 +25,18 @@ from torch import Tensor
 from ...dump import Value
 from ...torch_names import DTYPES_WITHOUT_NUMBERS
 from .element_chunks import CHUNK, Order, common_order, elements, pairs, same_elements
-from .sum_of_products import sum_of_products
-from .ulp import Steps, has_ulp, ulp_steps
+
+Steps = NDArray[Any]
+
+_INTEGERS: Final = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+_EXACT: Final = 2**53
+
+_PIECE: Final = 1 << 13  # elements; numpy gives a product of more to several threads
 
 ULP_EDGES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # upper edges; one more bin is beyond
 _BINS: Final = (0, *(edge + 1 for edge in ULP_EDGES))  # where they begin
@@ -290,3 +303,46 @@ class _Totals:
             baseline_nonfinite=self.bad[1],
             nonfinite_values=self.nonfinite_values,
         )
+
+
+def sum_of_products(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the sum of the products of two arrays' elements.
+
+    numpy's threads would spin while torch's work, and the other way round: each waits for the other's processor.
+
+    Args:
+        one: any number of elements, in one dimension.
+        other: as many.
+    """
+    if one.size <= _PIECE:
+        return float(one.dot(other))
+    starts = range(0, one.size, _PIECE)
+    return sum(float(one[at : at + _PIECE].dot(other[at : at + _PIECE])) for at in starts)
+
+
+def has_ulp(dtype: torch.dtype) -> bool:
+    """Return True if distances are known in a dtype: not in integers, complex numbers and float8."""
+    return dtype in _INTEGERS
+
+
+def ulp_distance(one: Tensor, two: Tensor) -> Tensor:
+    """Return the steps from each element to that of another tensor of its dtype; of NaN they mean nothing.
+
+    Returns:
+        int64; for float64 tensors, whose distances may leave int64, float64 that is exact below 2**53.
+    """
+    return torch.from_numpy(ulp_steps(one, two))
+
+
+def ulp_steps(one: Tensor, two: Tensor) -> Steps:
+    """Return the same as an array."""
+    bits = _INTEGERS[one.dtype]
+    least = torch.iinfo(bits).min
+    places = [side.view(bits).numpy().astype(np.int64) for side in (one, two)]
+    places = [np.where(place < 0, least - place, place) for place in places]
+    steps: Steps = np.abs(places[0] - places[1])
+    if bits != torch.int64:
+        return steps
+    rounded = np.abs(places[0].astype(np.float64) - places[1].astype(np.float64))
+    found: Steps = np.where(rounded < _EXACT, steps.astype(np.float64), rounded)
+    return found

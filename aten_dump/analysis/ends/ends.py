@@ -24,10 +24,10 @@ from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
 from ..evaluation.memory import seen_of
 from ..flow.data_flow import DataFlow
+from ..flow.last_reads import TakenResults
 from ..flow.leaves import accumulations, leaf_gradients
 from ..flow.left_memory import LeftMemory, LeftPlace
 from ..flow.roots import roots_of, starts_of
-from ..flow.taken_results import TakenResults
 
 Kind = Literal["loss", "gradient", "left", "output", "read"]
 

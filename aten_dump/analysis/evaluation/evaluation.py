@@ -29,10 +29,10 @@ from ..flow.computed_dtype import computed_dtype
 from ..flow.data_flow import DataFlow
 from ..flow.flat_memory import parts_of
 from ..flow.undefined_memory import UndefinedMemory
-from ..rerun.arguments.memory_need import first_cause, ran_out
 from ..rerun.kernel_ops import behind_unknown, unknown_slots
+from ..rerun.memory_need import first_cause, ran_out
 from ..rerun.run_op import result_slots, run_on, said_by
-from ..rerun.run_region import laid, start_tensors
+from ..rerun.start_tensors import laid, start_tensors
 from ..rerun.undefined_elements import DEPENDS
 from ..signatures.numbering import Numbering
 from ..signatures.signature import UNDEFINED, Signature, distance, sign, sign_value, sum_of_scalars

@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..rerun.arguments.memory_need import free_bytes
+from ..rerun.memory_need import free_bytes
 
 _LARGE: Final = 1 << 20  # bytes from which on a storage counts
 

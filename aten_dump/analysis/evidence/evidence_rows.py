@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from ...dump import Call
 from ..distance.value_distance import Closeness
 from ..pairing.alignment import How
-from .findings import Finding, FindingKind, Place, Row, Status
-from .judgement import Judgement
-from .place_of_call import place_of
-from .states import Inputs
+from .findings import Finding, FindingKind, Place, Row, Status, place_of
+from .judgement import Inputs, Judgement
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...choices import Status as Status
+from ...dump import Call
+from ...dump.shown.step_ranks import named
 from ..distance.value_distance import Closeness, Level
 from ..pairing.alignment import How
 from .noise_floors import FloorFrom
-from .other_ranks import Leaning, Part
+
+Key = tuple[object, ...]  # of all meetings of one kind: a group and its ranks; or sender and receiver, and a tag
 
 FindingKind = Literal[
     "source",
@@ -46,6 +49,16 @@ class Place:
     source: str  # "file.py:12 in f", "" unknown
     forward: str  # names of partners, "" none
     backward: str
+
+
+def place_of(call: Call) -> Place:
+    """Return a call as evidence names it."""
+    forward = call.forward
+    rank = call.rank
+    return Place(
+        rank.step, rank.number_of(call.id), call.id, call.name, call.op, call.kind, call.phase, call.module, call.where,
+        forward.name if forward else "", "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +140,30 @@ class RankEvidence:
     @property
     def cause(self) -> Finding | None:
         return self.findings[0] if self.findings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank has to do with a collective or a message."""
+
+    key: Key
+    number: int  # among those with the same key
+    call: int
+    sends: bool
+    receives: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leaning:
+    """A collective that is right, and brought what other ranks sent, which differs: the proof rests on those ranks."""
+
+    call: str
+    id: int
+    ranks: tuple[int, ...]  # of the target's, whose share differs
+    error: float  # greatest relative L2 between what they sent in both dumps
+    limit: float  # what noise explains where those ranks are not compared
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call} brings what {named('rank', self.ranks)} sent, which differs by {self.error:.3g} (relative L2)"
+        )

@@ -20,7 +20,7 @@ import torch
 from ...dump import Call, Value
 from ..distance.metrics import Metrics
 from ..distance.value_distance import Closeness
-from ..rerun.rounding import terms_of
+from ..rerun.rounding_error import terms_of
 
 FloorFrom = Literal["replay", "control", "depth", "dtype", "exact", "semantics", "rule"]
 

@@ -15,8 +15,7 @@ from ...store.op_names import is_workspace
 from ..distance.value_distance import Closeness, closeness, same_bits
 from ..evaluation.memory import UNREADABLE
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Place, Row, Status
-from ..evidence.place_of_call import place_of
+from ..evidence.findings import Place, Row, Status, place_of
 from ..flow.data_flow import DataFlow
 
 _EQUAL: Final = Closeness("tensor", bitwise=True, error=0.0)

@@ -12,8 +12,7 @@ from typing import Final
 from ...dump import RankDump
 from ...store.op_names import is_collective
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Row
-from ..evidence.place_of_call import place_of
+from ..evidence.findings import Finding, Row, place_of
 from ..nonfinite.apart import Apart, first_apart
 
 _SHOWS: Final = 0.01  # a relative L2 that no honest precision has, bfloat16 among them

@@ -16,8 +16,7 @@ import torch
 
 from ...dump import Call, RankDump
 from ...dump.shown.source_lines import is_beyond_torch
-from ..evidence.findings import Finding, Row
-from ..evidence.place_of_call import place_of
+from ..evidence.findings import Finding, Row, place_of
 from ..flow.computed_dtype import calls_by_dtype, dtype_text, is_of_most_products
 from ..flow.counterparts import Side
 

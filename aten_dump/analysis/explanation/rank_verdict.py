@@ -21,9 +21,8 @@ from ..distance.value_distance import Closeness, Level
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.numbers_in_python import COMPUTED
 from ..evidence.evidence_rows import Pair
-from ..evidence.findings import Finding, Place, Row, Status
+from ..evidence.findings import Finding, Place, Row, Status, place_of
 from ..evidence.noise_floors import limits_of
-from ..evidence.place_of_call import place_of
 from ..flow.counterparts import Counterparts
 from ..pairing.alignment import HOW_TEXTS, How
 from ..precision.lost_precision import BUDGET, PrecisionSearch

@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from ...dump import Call, RankDump
-from ..rerun.rounding import is_product
+from ..rerun.rounding_error import is_product
 
 
 def computed_dtype(rank: RankDump) -> torch.dtype | None:

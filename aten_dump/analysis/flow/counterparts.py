@@ -11,7 +11,7 @@ from typing import Final, Literal
 from ...dump import Value
 from ..distance.metrics import Measured, measure
 from ..distance.value_distance import Closeness, closeness
-from ..evidence.states import State
+from ..evidence.judgement import State
 from ..rerun.run_op import without
 from ..rerun.undefined_elements import DEPENDS
 from .undefined_memory import UndefinedMemory

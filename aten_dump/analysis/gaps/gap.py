@@ -13,7 +13,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +25,7 @@ from ..cone.cone import cone_of
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..evaluation.memory import UNREADABLE
+from ..evidence.findings import place_of
 from ..explanation.both_sides import Evaluated
 from ..explanation.causes import Cause, Causes
 from ..flow.computed_dtype import computed_dtype
@@ -32,8 +33,12 @@ from ..precision.lost_precision import Distances, exact_sources
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT
 from ..rerun.run_op import result_slots, run_on
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from .named_values import joined
+
+_MOST: Final = 5  # elements that are named
+_SIDES: Final = ("target", "baseline")
+_SHARE: Final = 1e-3  # of the difference: less is left out of a line
 
 SAME: Final = 1e-6  # relative L2 of two meanings that are the same function
 _LEAST: Final = 1e-7  # relative L2: nearer recordings have not parted
@@ -261,3 +266,101 @@ def _meanings_with(
     evaluation.watch, evaluation.watch_all = add, keep
     evaluation.run()
     return [kept[value.id] for value in values]
+
+
+def gap_lines(gap: Gap) -> Iterator[str]:
+    """Yield the answer: how far, of what it is made, from which op on, where most."""
+    yield _headline(gap)
+    yield "What makes up the gap (relative L2, of the baseline's value in float64):"
+    for name, part in gap.parts.items():
+        size = gap.relative(part)
+        if size or not name.startswith("kernels"):
+            side = 0 if name.endswith("target") else 1
+            dtype = f" ({_dtype(gap, side)})" if name.startswith("precision") else ""
+            yield f"  {size:<10.3g} {name}{dtype}"
+    yield from _where(gap)
+    yield from _elements(gap)
+    if gap.unproven:
+        names = ", ".join(gap.unproven[:_MOST])
+        yield f"Note: {len(gap.unproven)} calls behind it were taken as recorded: {names}"
+
+
+def _headline(gap: Gap) -> str:
+    one, other = gap.names
+    count = gap.difference.numel()
+    apart = gap.relative(gap.difference)
+    if not apart:
+        return f"{one} and {other} of the baseline are equal: {count} elements."
+    largest = gap.difference.abs().nan_to_num(0.0)
+    at = _index(int(largest.argmax()), largest.shape)
+    what = (
+        f"{one} is {apart:.3g} from {other} of the baseline: {count} elements, most {float(largest.max()):.3g} at {at}"
+    )
+    return f"{what}. {_verdict(gap)}"
+
+
+def _verdict(gap: Gap) -> str:
+    if gap.is_other_function:
+        return "They are other functions."
+    if gap.wrong:
+        return "They are the same function, and a kernel is wrong."
+    if gap.parting is not None:
+        return "They are the same function; precision is lost."
+    return "They are the same function, and rounding explains it."
+
+
+def _where(gap: Gap) -> Iterator[str]:
+    if gap.cause is not None:
+        cause, named = gap.cause, gap.cause.named
+        side = "" if cause.target is not None else " of the baseline"
+        beside = f" (baseline {cause.baseline.name})" if cause.target is not None and cause.baseline is not None else ""
+        yield f"Other function from {named.name}{side}{beside} on: {cause.text}."
+        yield f"  {_place(named)}"
+    for wrong in gap.wrong[:_MOST]:
+        yield f"Wrong kernel of the {_SIDES[wrong.side]}: {wrong.call.name}, {wrong.slot}, own error {wrong.error:.3g}."
+        yield f"  {_place(wrong.call)}"
+    if gap.parting is not None:
+        parting = gap.parting
+        beside = f" (baseline {parting.partner.name})" if parting.partner is not None else ""
+        far, near = parting.distances
+        yield (
+            f"They part by more than rounding from {parting.call.name}{beside} on: its result is {far:.3g} from "
+            f"float64, what it read {parting.given:.3g}, the baseline's result {near:.3g}."
+        )
+        yield f"  {_place(parting.call)}"
+
+
+def _elements(gap: Gap) -> Iterator[str]:
+    """Yield the elements that are most apart, each with its parts."""
+    sizes = gap.difference.abs().nan_to_num(0.0).reshape(-1)
+    count = min(_MOST, int((sizes > 0).sum()))
+    if not count:
+        return
+    yield "Most apart:"
+    parts = {name: part.reshape(-1) for name, part in gap.parts.items()}
+    for place in sizes.topk(count).indices.tolist():
+        ours, theirs = (float(side.reshape(-1)[place]) for side in gap.recorded)
+        least = _SHARE * abs(ours - theirs)
+        said = [f"{float(part[place]):+.3g} {name}" for name, part in parts.items() if abs(float(part[place])) > least]
+        at = _index(place, gap.difference.shape)
+        yield f"  {at} {ours:.6g} against {theirs:.6g}: {ours - theirs:+.3g} = {', '.join(said)}"
+
+
+def _index(place: int, shape: torch.Size) -> list[int]:
+    found = []
+    for size in reversed(shape):
+        found.append(place % size)
+        place //= size
+    return found[::-1]
+
+
+def _place(call: Call) -> str:
+    place = place_of(call)
+    where = [f"op {place.op}", f"phase {place.phase}"]
+    where += [f"module {place.module}"] if place.module else []
+    where += [f"source {place.source}"] if place.source else []
+    return ", ".join(where)
+
+
+def _dtype(gap: Gap, side: int) -> str:
+    return str(gap.dtypes[side]).removeprefix("torch.")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...dump import Call, ReprRef
 from ...store.op_names import read_op_name
-from .process_groups import leaves
+from .meeting_points import leaves
 
 Sent = Sequence[Sequence[Tensor]]
 

@@ -24,9 +24,8 @@ from ...dump import Call, RankDump
 from ...dump.handles import Recording
 from ...errors import AtenDumpError, ReplayError
 from ..distance.element_chunks import plain
-from ..evidence.other_ranks import Key, Part
-from ..rerun.rounding import Rounding
-from ..rerun.rounding_error import LocalError, measure, measure_exact
+from ..evidence.findings import Key, Part
+from ..rerun.rounding_error import LocalError, Rounding, measure, measure_exact
 from .collective_reference import (
     Asked,
     Gathering,
@@ -35,8 +34,7 @@ from .collective_reference import (
     name_of,
     reduction_of,
 )
-from .meeting_points import Attendance, attendance_of, ranks_of, root_of
-from .process_groups import group_of, is_message
+from .meeting_points import Attendance, attendance_of, group_of, is_message, ranks_of, root_of
 
 _MOST_ELEMENTS: Final = 1 << 26  # that one rank sends
 _KEPT_BYTES: Final = 512 << 20  # of what was evaluated

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..evidence.findings import Finding, RankEvidence
-from ..evidence.other_ranks import Key, Leaning, Part
+from ..evidence.findings import Finding, Key, Leaning, Part, RankEvidence
 
 Caused = tuple[RankEvidence, Finding]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ...dump import Call
 from ...dump.handles import Recording
-from ...store.op_names import TRANSFER_NAMESPACES, read_op_name
-from ..evidence.other_ranks import Key, Part
-from .process_groups import RankGroup, group_of, is_message
+from ...store.op_names import TRANSFER_NAMESPACES, WAIT_TENSOR, read_op_name
+from ..evidence.findings import Key, Part
+
+_BETWEEN_TWO: Final = ("send", "recv")  # from one rank to another: the others of the group have no part in it
 
 _ROOTED: Final = ("broadcast", "scatter")  # one sends, all others receive
 _TO_ROOT: Final = ("reduce_", "gather")
@@ -116,3 +117,41 @@ def _role(call: Call, group: RankGroup, rank: int) -> tuple[Key | None, bool, bo
     if name.startswith(_TO_ROOT):
         return key, True, rank == root
     return key, True, True
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """A process group: its name, and the global ranks in it."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+def group_of(call: Call) -> RankGroup | None:
+    """Return the group of ranks that a call meets; None for a call that meets none."""
+    if call.kind != "aten":
+        return None
+    name = read_op_name(call.op)
+    if name.namespace not in TRANSFER_NAMESPACES or name.without_overload == WAIT_TENSOR:
+        return None
+    for item in leaves(call.inputs):
+        if isinstance(item, dict) and "group" in item and isinstance(item.get("ranks"), (list, tuple)):
+            return RankGroup(str(item["group"]), tuple(item["ranks"]))
+    return None
+
+
+def is_message(op: str) -> bool:
+    """Return True if an op sends to one rank, or receives from one."""
+    return read_op_name(op).name.startswith(_BETWEEN_TWO)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield tensors, literals and the dicts that stand for objects."""
+    if isinstance(tree, dict) and "ranks" not in tree:
+        for item in tree.values():
+            yield from leaves(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from leaves(item)
+    else:
+        yield tree

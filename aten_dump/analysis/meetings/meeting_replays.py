@@ -21,8 +21,8 @@ from ...dump import Call, Value
 from ...dump.handles import Recording
 from ...errors import AtenDumpError
 from ...store.op_names import is_collective
+from ..evidence.findings import Leaning, Part
 from ..evidence.noise_floors import Limits
-from ..evidence.other_ranks import Leaning, Part
 from ..rerun.op_errors import OwnError, Replays
 from ..rerun.rounding_error import LocalError
 from .evaluated_collectives import Brought, Collectives, distance_of, given_by, rank_beside

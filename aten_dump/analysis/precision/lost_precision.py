@@ -23,7 +23,7 @@ from ..cone.cone import cone_of
 from ..ends.ends import End
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.memory import UNREADABLE
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from ..sources.stand_ins import How, Sources
 
 BUDGET: Final = 0.1  # relative L2 of an end from its meaning, unless another budget is given (docs/comparing.md)

@@ -24,7 +24,7 @@ from ...torch_names import has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
 from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
-from .arguments.argument_checks import check_arguments
+from .argument_checks import check_arguments
 from .shared_memory import wide
 
 _CPU: Final = torch.device("cpu")

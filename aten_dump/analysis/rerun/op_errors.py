@@ -13,8 +13,7 @@ from ...dump import Call, Value
 from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_workspace
 from .kernel_ops import unknown_slots
-from .rounding import Rounding, terms_of
-from .rounding_error import SUSPECT, LocalError, measure, measure_exact
+from .rounding_error import SUSPECT, LocalError, Rounding, measure, measure_exact, terms_of
 from .run_op import Run, recorded_slots, result_slots, run_call, said_by, without
 from .shared_memory import Moment, check_readable
 

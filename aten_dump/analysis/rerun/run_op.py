@@ -3,15 +3,22 @@
 Theory of operation
     The op is found by name, its tensors are made anew (`shared_memory.py`), its other arguments as recorded. On
     another device, device arguments follow; with `cast`, dtype arguments do, also those that were left to torch's
-    default (`default_dtypes.py`). A random op draws from a generator in the recorded state; it cannot be cast, as other
+    default (`run_op.py`). A random op draws from a generator in the recorded state; it cannot be cast, as other
     dtypes draw other numbers, unless it turns out to draw nothing (attention with dropout 0). An op that was given
     undefined memory runs twice, with different bytes there: if the results differ it read them, and nothing can be said
     about it.
+
+    Ops that are given floating tensors follow these. A factory without a dtype makes torch's default, and so does what
+    makes floating numbers of integers: in a float64 replay both would be float32 among tensors of float64, which some
+    ops refuse and which rounds what should be exact. In the recorded dtype a factory would draw other numbers where
+    the program had set another default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -24,13 +31,14 @@ from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from ..composed_ops import composed
 from .allowed_ops import allowed_op
-from .arguments.argument_checks import check_arguments
-from .arguments.memory_need import check_given
-from .arguments.named_rules import arguments_of
-from .default_dtypes import factory_dtype, makes_floats_of_integers
+from .argument_checks import check_arguments
 from .kernel_ops import KernelOp, behind_unknown, kernel_op, unknown_slots
-from .random_draws import draw
+from .memory_need import arguments_of, check_given
 from .shared_memory import Moment, Surroundings, tensors_of, wide
+
+_drawing: Final = threading.Lock()  # held while the process's own generators are in a state of ours
+
+_CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
 _ABOUT_STORAGES: Final = frozenset(("aten::_has_same_storage_numel",))
@@ -152,7 +160,6 @@ def check_call(op: Any, call: Call) -> None:
 def run_on(
     call: Call,
     find: Callable[[Value], torch.Tensor],
-    items: Sequence[int] | None = None,
     numbers: Mapping[float, float] | None = None,
 ) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
@@ -160,14 +167,13 @@ def run_on(
     Args:
         call: an aten call.
         find: returns the tensor that takes the place of a value; what the op writes is written to it.
-        items: of an op that works by item (`list_ops`), the numbers of those to run, ascending; None is all.
         numbers: what takes the place of numbers among its arguments.
 
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
     op, around = find_op(call), Surroundings(cast=True)
-    return _run_on(op, call, around, _Arguments(call, around, find, items, numbers))
+    return _run_on(op, call, around, _Arguments(call, around, find, numbers))
 
 
 def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
@@ -225,24 +231,22 @@ class _Arguments:
         call: Call,
         around: Surroundings,
         find: Callable[[Value], torch.Tensor],
-        items: Sequence[int] | None = None,
         numbers: Mapping[float, float] | None = None,
     ) -> None:
         self._call = call
         self._around = around
         self._find = find
-        self._items = items
         self._numbers = numbers or {}
         self._of_integers = around.cast and makes_floats_of_integers(call)
 
     def build(self) -> tuple[list[Any], dict[str, Any]]:
         call = self._call
         args, kwargs = call.shared_inputs()
-        made = [self._item(self._chosen(item)) for item in args]
+        made = [self._item(item) for item in args]
         position = _ON_LOW_PRECISION_ONLY.get(call.op)
         if self._around.cast and position is not None and len(made) > position:
             made[position] = False
-        named = {name: self._item(self._chosen(item)) for name, item in kwargs.items()}
+        named = {name: self._item(item) for name, item in kwargs.items()}
         if named.get("pin_memory"):
             named["pin_memory"] = None
         dtype = factory_dtype(call, named)
@@ -253,10 +257,6 @@ class _Arguments:
     def of(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
         """Return the tensors of some values, by name."""
         return {name: self._item(value) for name, value in values.items()}
-
-    def _chosen(self, item: Any) -> Any:
-        is_list = isinstance(item, (list, tuple)) and self._items is not None
-        return [item[number] for number in self._items or () if number < len(item)] if is_list else item
 
     def _item(self, item: Any) -> Any:
         if isinstance(item, Value):
@@ -367,3 +367,61 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     if flat.stride(0) != 1:  # one element that was expanded
         flat = flat.clone(memory_format=torch.contiguous_format).as_strided(flat.shape, (1,))
     return flat.view(torch.uint8)
+
+
+def factory_dtype(call: Call, named: dict[str, Any]) -> torch.dtype | None:
+    """Return the recorded dtype, to ask for where a factory was given none; `named` has the keyword arguments."""
+    made = call.output_values()
+    if named.get("dtype") is not None or call.input_values() or not made:
+        return None
+    asked = any(argument.name == "dtype" and argument.kwarg_only for argument in allowed_op(call.op)._schema.arguments)
+    return made[0][1].dtype if asked else None
+
+
+def makes_floats_of_integers(call: Call) -> bool:
+    """Return True if an op makes floating numbers of integers or masks alone, element by element."""
+    given = [value for _, value in call.input_values()]
+    if not given or any(value.is_floating for value in given):
+        return False
+    is_pointwise = torch.Tag.pointwise in allowed_op(call.op).tags and read_op_name(call.op).name not in _CHOOSES
+    return is_pointwise and any(value.is_floating for _, value in call.output_values())
+
+
+def draw(
+    op: Callable[[], Any], given: torch.Generator | None, state: tuple[str, bytes] | None, around: Surroundings
+) -> tuple[Any, bool]:
+    """Run an op that may draw random numbers, and tell whether it did."""
+    device = around.device
+    kind = "cpu" if state is None else str(state[0]).partition(":")[0]
+    if kind != device.type:
+        raise ReplayError(f"it draws random numbers on {kind}: replay it there, {device.type} draws others")
+    with _generator(given, device) as generator:
+        if state is not None:
+            generator.set_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8))
+        before = generator.get_state()
+        result = op()
+        drew = not torch.equal(before, generator.get_state())
+    if drew and state is None:
+        raise ReplayError("it draws random numbers, and the state of the generator was not recorded")
+    if drew and around.cast:
+        raise ReplayError("it draws random numbers, which depend on the dtype: replay it in the recorded one")
+    return result, drew
+
+
+@contextmanager
+def _generator(given: torch.Generator | None, device: torch.device) -> Iterator[torch.Generator]:
+    """Give the generator that an op will draw from; the process's own, to one thread at a time, is put back."""
+    if given is not None:
+        yield given
+        return
+    if device.type == "cpu":
+        default = torch.default_generator
+    else:
+        module = torch.get_device_module(device)
+        default = module.default_generators[device.index or 0]
+    with _drawing:
+        saved = default.get_state()
+        try:
+            yield default
+        finally:
+            default.set_state(saved)

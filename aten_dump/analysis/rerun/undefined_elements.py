@@ -17,7 +17,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import AtenDumpError
-from .arguments.memory_need import check_given
+from .memory_need import check_given
 from .run_op import SECOND_FILL, bits, find_op, is_view_op, recorded_slots, result_slots, run_in, same_bits
 from .shared_memory import FALLING, HIGHEST, LOWEST, RISING, Moment, Surroundings, moment_of
 

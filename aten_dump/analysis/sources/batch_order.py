@@ -18,7 +18,7 @@ import torch
 from ...dump import Value
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from .stand_ins import Sources, roles
 
 _MOST_NAMED: Final = 4

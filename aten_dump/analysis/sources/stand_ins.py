@@ -22,7 +22,7 @@ from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow, once_per_flow
 from ..flow.flat_memory import of_parts
 from ..parts.blocks import Block, Covered
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 How = Literal["equal", "left", "cast", "role"]

@@ -24,7 +24,7 @@ from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..evaluation.plan import Key
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import is_same
 
 _MOVED: Final = 0.01  # relative, of zeros absolute: away from zero, as no square can be less

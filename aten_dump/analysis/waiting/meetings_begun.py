@@ -19,8 +19,7 @@ import xxhash
 from ...dump import Call, RankDump, ReprRef, Value
 from ...store import records
 from ...store.op_names import TRANSFER_NAMESPACES, WAIT_TENSOR, read_op_name
-from ..meetings.meeting_points import root_of
-from ..meetings.process_groups import RankGroup, group_of, is_message, leaves
+from ..meetings.meeting_points import RankGroup, group_of, is_message, leaves, root_of
 
 # Collectives for which all ranks give tensors of the same shapes; for scatter, gather and all-to-all they may differ.
 _SAME_SHAPES: Final = ("allreduce", "all_reduce", "broadcast", "reduce", "allgather", "all_gather", "barrier")

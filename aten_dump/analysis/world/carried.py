@@ -18,7 +18,7 @@ from torch import Tensor
 from ...dump import Value
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
-from ..rerun.run_region import start_tensors
+from ..rerun.start_tensors import start_tensors
 from ..sources.stand_ins import Contents, Recorded, sources_in
 from .groups import Group, Match, Ways, norm
 from .side import Side

@@ -33,10 +33,9 @@ from .carried import Carried, Carrying
 from .groups import Match
 from .joined_rank import JoinedRank, origin_of
 from .matching import Matched, Matching
-from .other_data import foreign_sources
 from .shares import Shares
 from .side import Side
-from .world_causes import WorldCauses, WorldFound
+from .world_causes import WorldCauses, WorldFound, foreign_sources
 
 Sides = tuple[Side, Side]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Final
 
 from ...config import DumpConfig
 from ...store.records import TREE_TUPLE, Tree
-from ..clock import perf_counter_ns
 from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import ATEN, BACKWARD, NODE

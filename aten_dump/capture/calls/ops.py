@@ -10,6 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,6 @@ import torch
 from ...config import DumpConfig
 from ...store.records import CALL, Tree
 from ..autograd.node_tags import NodeTags
-from ..clock import perf_counter_ns
 from ..naming.call_name import ATEN
 from ..step.collectives import Flights
 from ..step.random_states import RandomStates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any, Final
 from weakref import ref
@@ -12,7 +13,6 @@ import torch
 from ...config import DumpConfig
 from ...store.records import OPEN, Open, Tree, TreePath
 from ..autograd.graph_links import GraphLinks, note_input_edges
-from ..clock import perf_counter_ns
 from ..collector import HIDES, hide
 from ..memory.storages import CLOCK
 from ..naming.call_name import API, BACKWARD, MODULE, OPTIMIZER, RECOMPUTE, CallName

@@ -6,13 +6,13 @@ whose kernels may do so without a word in their schemas.
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
 
 from ...store.op_names import OUT_ARGUMENTS, WAIT_TENSOR
 from ...store.records import OPEN, Open, Tree
-from ..clock import perf_counter_ns
 from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN

@@ -1,25 +1,21 @@
 """Elements on the host that do not lie in a row, where the C file beside this one was compiled (hatch_build.py).
 
 They are copied piece by piece into memory that is used again, and read there while a processor's cache still has them.
-Without the C file torch moves them: matrices that lie transposed by an op that goes through them block by block
-(`transposed`), others into memory that is used again where they are not many, as new memory takes half as long again.
-Of all others, and of tensors that are not known here, torch makes a copy: `tensor_bytes`.
+Without the C file, and of tensors that are not known here, torch makes a copy: `tensor_bytes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import Final, TypeVar
 
+import numpy as np
 import torch
 
 from ...store.writing.host_bytes import HostBytes, bytes_at
-from ..memory.geometry import Elements, byte_extent, has_no_gaps
-from ..memory.scratch import KEPT_BYTES, give_back, take_scratch
+from ..memory.geometry import Elements, byte_extent
 from ..team_threads import team_threads
-from ..torch_internals.addresses import address_of, is_copy_on_write
-from .tensor_bytes import as_integers
+from ..torch_internals.addresses import address_of
 
 try:
     from ._gather import copy as copy
@@ -30,11 +26,45 @@ except ImportError:
 else:
     IS_COMPILED = True
 
-# As many as `stretch` asks for, but where rows are very long. Torch is given all elements, as it is slow with parts.
-_AT_ONCE_BYTES: Final = 1 << 19 if IS_COMPILED else KEPT_BYTES
+_AT_ONCE_BYTES: Final = 1 << 19  # as many as `stretch` asks for, but where rows are very long
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-_LEAST_SIDE: Final = 8  # of a matrix; what is narrower, torch's copies move as fast
+KEPT_BYTES: Final = 1 << 22  # of a `Scratch` that is kept
+MOST_KEPT: Final = 4
+_ALIGNMENT: Final = 64
 T = TypeVar("T")
+
+
+class Scratch:
+    """Memory that is used at once and needed no more; it is taken again, as new memory costs more than to write it."""
+
+    __slots__ = ("address", "nbytes", "view")
+
+    def __init__(self, nbytes: int) -> None:
+        """Ask for so many bytes."""
+        memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT
+        self.nbytes = nbytes
+        self.address = memory.ctypes.data + start
+        self.view = memory.data[start : start + nbytes]
+
+
+_kept: Final[list[Scratch]] = []  # what is not in use
+
+
+def take_scratch(nbytes: int) -> Scratch:
+    """Return memory of so many bytes at least, of any content."""
+    if nbytes > KEPT_BYTES:
+        return Scratch(nbytes)
+    try:
+        return _kept.pop()
+    except IndexError:
+        return Scratch(KEPT_BYTES)
+
+
+def give_back(scratch: Scratch) -> None:
+    """Leave memory to the next who asks for some."""
+    if scratch.nbytes == KEPT_BYTES and len(_kept) < MOST_KEPT:
+        _kept.append(scratch)
 
 
 def can_gather(tensor: torch.Tensor) -> bool:
@@ -107,45 +137,14 @@ def bytes_of_elements(elements: Elements) -> bytes:
 
 def read_at_once(tensor: torch.Tensor, read: Callable[[int], T]) -> T | None:
     """Return what `read` makes of the address of a tensor's elements, in row-major order and there until it returns;
-    None where they are more than are copied at once. `lie_apart` says of which tensors. Call inside `quiet()`.
+    None where they are more than are copied at once. `can_gather` says of which tensors. Call inside `quiet()`.
     """
     nbytes = tensor.numel() * tensor.element_size()
     if nbytes > _AT_ONCE_BYTES:
         return None
     scratch = take_scratch(nbytes)
     try:
-        if IS_COMPILED:
-            GatheredBytes(tensor)(0, scratch.address, nbytes)
-        else:
-            bits = as_integers(tensor)
-            scratch.tensor[:nbytes].view(bits.dtype).view(bits.shape).copy_(bits)
+        GatheredBytes(tensor)(0, scratch.address, nbytes)
         return read(scratch.address)
     finally:
         give_back(scratch)
-
-
-def transposed(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the elements of a tensor in a row, in row-major order, if they lie as matrices do that were transposed:
-    weights, keys, images in channels_last; None of others. `lie_apart` says of which tensors. Call inside `quiet()`.
-
-    To shuffle the channels of images that lie in channels_last is to transpose a matrix for each pixel, and that op of
-    torch's does so by vectors, in two thirds of the time that its copies take. It knows elements of four bytes.
-    """
-    shape, strides = tensor.shape, tensor.stride()
-    if strides[-1] == 1 or tensor.element_size() != 4 or not tensor.numel() or not has_no_gaps(shape, strides):
-        return None
-    if is_copy_on_write(tensor):  # that op would end it
-        return None
-    wanted = [i for i, size in enumerate(shape) if size != 1]
-    stored = sorted(wanted, key=lambda i: -strides[i])
-    before = next(n for n, pair in enumerate(zip(wanted, stored, strict=True)) if pair[0] != pair[1])
-    wanted, stored = wanted[before:], stored[before:]
-    cut = wanted.index(stored[0])
-    if stored != wanted[cut:] + wanted[:cut]:
-        return None
-    rows, columns = prod(shape[i] for i in wanted[cut:]), prod(shape[i] for i in wanted[:cut])
-    if min(rows, columns) < _LEAST_SIDE:
-        return None
-    one, pixels = rows * columns, tensor.numel() // (rows * columns)
-    images = tensor.view(torch.float32).as_strided((1, one, pixels, 1), (tensor.numel(), 1, one, one))
-    return torch.native_channel_shuffle(images, rows).as_strided((tensor.numel(),), (1,))

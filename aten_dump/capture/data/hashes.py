@@ -17,7 +17,7 @@ from ..torch_internals.addresses import address_of
 from ..torch_internals.quiet import quiet
 from . import gather
 from .byte_copies import elements_on_host
-from .gather import GatheredBytes, can_gather, lie_apart, read_at_once, transposed
+from .gather import GatheredBytes, can_gather, lie_apart, read_at_once
 from .hash_functions import digest_of_elements
 from .host_memory import as_array
 from .statistics.one_pass import CODES, of_memory
@@ -84,11 +84,7 @@ def _digest_of_apart(tensor: torch.Tensor, algorithm: str) -> bytes | None:
     """Return the hash of elements that do not lie in a row; None where torch is to copy all of them first."""
     nbytes = tensor.numel() * tensor.element_size()
     if not gather.IS_COMPILED:
-        in_a_row = transposed(tensor)
-        if in_a_row is not None:
-            return HASHES[algorithm](memory_at(address_of(in_a_row), nbytes))
-        at_once = read_at_once(tensor, lambda address: HASHES[algorithm](memory_at(address, nbytes)))
-        return at_once if at_once is not None else _digest_in_pieces(tensor, algorithm, nbytes)
+        return _digest_in_pieces(tensor, algorithm, nbytes)
     layout = tuple(tensor.shape), tensor.stride()
     at_once = digest_of_elements(algorithm, (tensor.dtype, 0, nbytes, address_of(tensor), layout))
     if at_once is not None:

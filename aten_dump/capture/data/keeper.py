@@ -33,7 +33,7 @@ from ...store.records import (
 from ...store.sink import Sink
 from ...store.writing.host_bytes import bytes_at
 from ..devices import in_plain_format, private_memory
-from ..memory.dtypes import dtype_name
+from ..memory.dtypes import ITEM_BYTES, dtype_name
 from ..memory.geometry import Elements, Row, byte_extent, bytes_spanned, covers, has_no_gaps
 from ..memory.storages import StorageState
 from ..torch_internals.addresses import address_of
@@ -45,7 +45,6 @@ from .device_batches import DeviceBatches
 from .hash_functions import digest_of_elements
 from .hashes import MOST_BYTES, hash_later, hash_of, repeated_once, statistics_later, statistics_of
 from .small_tensor_batches import BATCH_BYTES, BATCH_VALUES, SMALL_BYTES, Batches
-from .statistics.many_small_tensors import ITEM_BYTES
 from .statistics.one_pass import of_memory
 from .stored_bytes import StoredBytes
 from .tensor_bytes import copied_bytes

@@ -20,16 +20,18 @@ import torch
 from ...store.records import DATA, HASH, STATISTICS
 from ...store.sink import Sink
 from ...store.writing.checksums import HASHES
+from ..memory.dtypes import ITEM_BYTES
+from ..torch_internals.quiet import quiet
 from .blob_dtypes import blob_dtype
 from .flushing import Flushable
-from .statistics.many_small_tensors import compute
 from .statistics.one_pass import of_parts
+from .statistics.one_tensor import compute
 from .wanted_data import WantedData
 
 SMALL_BYTES: Final = 16 << 10
 BATCH_VALUES: Final = 1024
 AT_ONCE_BYTES: Final = 64 << 10
-BATCH_BYTES: Final = 256 << 10  # what numpy makes of it stays in cache
+BATCH_BYTES: Final = 256 << 10
 
 
 class Batch:
@@ -94,11 +96,17 @@ class Batch:
         if facts is not None and facts.statistics:
             rows = of_parts(self.parts, self._dtype, facts.statistics)
             if rows is None:
-                rows = compute(self.joined(), self._dtype, list(map(len, self.parts)), facts.statistics)
+                rows = self._statistics_by_torch(facts.statistics)
             records += zip(repeat(STATISTICS), self.values, rows, strict=False)
         if facts is not None and facts.hash:
             records += zip(repeat(HASH), self.values, map(HASHES[facts.hash], self.parts), strict=False)
         return records
+
+    def _statistics_by_torch(self, names: tuple[str, ...]) -> list[list[Any]]:
+        item_bytes = ITEM_BYTES[self._dtype]
+        with quiet():
+            together = torch.frombuffer(bytearray(self.joined()), dtype=self._dtype)
+            return [compute(one, names) for one in together.split([len(part) // item_bytes for part in self.parts])]
 
 
 class Batches(Flushable):

@@ -53,18 +53,14 @@ def gathered(tensor: torch.Tensor, first: int, past: int, resolved: bool) -> tor
     if tensor.is_contiguous() and not (has_bits and resolved):
         return None
     if not (has_bits and resolved):
-        tensor = as_integers(without_bits(tensor))
+        tensor = without_bits(tensor)
+        tensor = tensor.view(_INTS.get(tensor.element_size(), tensor.dtype))
     made = torch.empty(past - first, dtype=tensor.dtype, device=tensor.device)
     start = 0
     for part in _slices(tensor, first, past):
         made[start : start + part.numel()].view(part.shape).copy_(part)
         start += part.numel()
     return made.view(torch.uint8)
-
-
-def as_integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's elements, bits not set, as integers of their size, where torch has such."""
-    return tensor.view(_INTS.get(tensor.element_size(), tensor.dtype))
 
 
 def _slices(tensor: torch.Tensor, first: int, past: int) -> Iterator[torch.Tensor]:

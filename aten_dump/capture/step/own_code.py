@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from time import perf_counter_ns
 from types import TracebackType
 
-from ..clock import perf_counter_ns
 from ..torch_internals.quiet import without_torch_functions
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any, Final, Protocol
 
 from ...config import DumpConfig
 from ...store.records import CALL, CALL_KINDS, MODE, Mode, Tree
 from ...store.sink import Sink
-from ..clock import perf_counter_ns
 from ..collector import HIDES, hide, note_long_step
 from ..naming.call_name import MODULE, NODE, REMARKS, SCOPE, CallName
 from ..naming.interned_tables import Interner

@@ -18,7 +18,7 @@ from ...errors import CaptureError
 from ...store.op_names import LIFT_FRESH, is_collective, is_workspace, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
-from .held_call import HeldCall
+from .held_step import HeldCall
 from .held_values import Stats
 from .measured.extremes import Extremes, ExtremesOfValues
 from .measured.overflow_registers import FoundSet

@@ -11,8 +11,7 @@ import torch
 
 from ..memory.storages import StorageState
 from .conditions import Cause, Trigger
-from .held_call import HeldCall
-from .held_step import HeldStep
+from .held_step import HeldCall, HeldStep
 from .held_values import Stats
 from .measured.extremes import Extremes, ExtremesOfValues
 from .measured.overflow_registers import FoundSet, OverflowRegisters

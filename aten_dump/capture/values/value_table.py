@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from ...store.records import NOTE, OPAQUE, TREE_VALUE, UNDEFINED, Note, Tree
 from ...store.sink import Emit
 from ..data.keeper import KEPT, Keeper
-from ..data.statistics.many_small_tensors import ITEM_BYTES
+from ..memory.dtypes import ITEM_BYTES
 from ..memory.geometry import Geometry, Row, is_a_row
 from ..memory.storage_table import StorageTable
 from ..naming.interned_tables import Interner

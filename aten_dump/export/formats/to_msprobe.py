@@ -19,7 +19,7 @@ from ...dump import Call, GeneratorRef, ObjectRef, RankDump, ReprRef, Value
 from ..chosen_calls import ChosenCalls
 from ..values.linked_files import TensorFiles
 from ..values.numbers_of_values import StatisticsOf
-from ..values.torch_files import save_pt
+from .to_torch import save_pt
 
 _STATISTICS: Final = {"Max": "max", "Min": "min", "Mean": "mean", "Norm": "l2norm"}
 _LEVELS: Final[dict[tuple[str, ...], str]] = {("module",): "L0", ("api",): "L1"}

@@ -4,18 +4,26 @@ Theory of operation
     The outline comes from the two ends of each index, so that a page shows itself before any index is read. All else
     is a section with a name, made by the modules that make the file. Names are taken apart by one pattern: what does
     not match it, or is not in the dump, is not there; no text of a request ever becomes a path.
+
+    Requests come in threads of their own. What a step-rank reads once and keeps must not be read by two threads at
+    once, so each has locks: one for its index, one for the relations between calls and values. The latter take seconds
+    for a million calls, in which the tree of calls can still be looked at. When more calls are held than allowed, those
+    looked at longest ago go.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...dump import RankDump, open_dump
 from ...errors import AtenDumpError
+from ...store.writing.index_writer import INDEX_FILE
 from ..html.payload.call_arguments import arguments_section
 from ..html.payload.call_tree import tree_section
 from ..html.payload.chunks import chunk_count
@@ -25,10 +33,12 @@ from ..html.payload.histograms import histogram_section
 from ..html.payload.saved_memory import saved_section
 from ..html.payload.sections import Side, Subject, judged_sections, outline_section, value_ids
 from ..html.payload.step_series import StepSeries
-from ..html.payload.value_columns import values_section
-from ..html.payload.value_uses import uses_section
-from .opened_ranks import OpenedRanks
-from .step_rank_facts import early_facts, unreadable
+from ..html.payload.value_columns import uses_section, values_section
+
+_STILL_SECONDS: Final = 5.0  # an index without an end that has not grown for so long is that of an interrupted step
+_CONFIG: Final = ("level", "data", "io", "stacks", "sample", "trigger")
+
+MOST_CALLS: Final = 2_500_000  # of all indexes that are held together
 
 _NAME: Final = re.compile(r"(target|baseline)/(\d{1,9})/(\d{1,9})/([a-z]+)(?:/(\d{1,9}))?")
 _FRESH_SECONDS: Final = 1.0
@@ -184,3 +194,107 @@ _MAKERS: Final[dict[str, Callable[[ServedDump, RankDump, int, str], bytes | None
     "facts": lambda served, rank, at, side: _json({**rank_outline(rank), "early": False}),
     "nonfinite": lambda served, rank, at, side: _json(nonfinite_answer(rank)),
 }
+
+
+class _Held(NamedTuple):
+    rank: RankDump
+    tables_lock: Lock
+    links_lock: Lock
+
+
+class OpenedRanks:
+    """Step-ranks by folder."""
+
+    def __init__(self, most_calls: int = MOST_CALLS) -> None:
+        self._most_calls = most_calls
+        self._lock = Lock()
+        self._held: dict[Path, _Held] = {}  # the one looked at last is the last
+
+    @contextmanager
+    def use(self, place: RankDump, *, links: bool) -> Iterator[RankDump]:
+        """Yield a step-rank whose index has been read.
+
+        Args:
+            place: which one.
+            links: its relations between calls and values are needed; nobody else uses them meanwhile.
+        """
+        with self._lock:
+            held = self._held.pop(place.directory, None) or _Held(place.anew(), Lock(), Lock())
+            self._held[place.directory] = held
+        with held.tables_lock:
+            _read_index(held.rank)
+        with held.links_lock if links else held.tables_lock:
+            yield held.rank
+        self._drop_some()
+
+    def forget(self, directory: Path) -> None:
+        """Let go of a step-rank that has changed on disk."""
+        with self._lock:
+            self._held.pop(directory, None)
+
+    def _drop_some(self) -> None:
+        """Drop those looked at longest ago, but none that is in use."""
+        with self._lock:
+            calls = 0
+            for directory, held in reversed(list(self._held.items())):
+                calls += len(held.rank.tables.calls) if "tables" in vars(held.rank) else 0
+                if calls > self._most_calls and directory != next(reversed(self._held)):
+                    self._drop(directory, held)
+
+    def _drop(self, directory: Path, held: _Held) -> None:
+        with ExitStack() as taken:
+            for lock in (held.tables_lock, held.links_lock):
+                if not lock.acquire(blocking=False):
+                    return
+                taken.callback(lock.release)
+            del self._held[directory]
+
+
+def _read_index(rank: RankDump) -> None:
+    """Read the index, and make what its relations will be kept in."""
+    assert rank.tables is not None
+    assert rank.links is not None
+
+
+def early_facts(rank: RankDump) -> dict[str, Any]:
+    """Return the facts of a step-rank; of one that is being written there are none yet, and it is not shown.
+
+    Raises:
+        StoreError: its files cannot be read.
+    """
+    summary = rank.summary()
+    commit, header = summary.commit, summary.header
+    config = {} if header is None else header.config
+    known = {} if commit is None else {"calls": commit.calls, "values": commit.values, "seconds": dict(commit.seconds)}
+    return {
+        **_NOTHING_KNOWN,
+        "step": rank.step,
+        "rank": rank.rank,
+        "complete": commit is not None,
+        "shown": commit is not None or not _grows(rank),
+        "statistics": list(config.get("statistics") or ()),
+        "config": {name: config.get(name) for name in _CONFIG},
+        "index_bytes": summary.index_bytes,
+        "shard_bytes": summary.shard_bytes,
+        **known,
+    }
+
+
+def unreadable(rank: RankDump, why: str) -> dict[str, Any]:
+    """Return the facts of a step-rank that cannot be read."""
+    return {**_NOTHING_KNOWN, "step": rank.step, "rank": rank.rank, "complete": False, "shown": False, "missing": [why]}
+
+
+# "early": there is more to say when the index has been read.
+_NOTHING_KNOWN: Final[dict[str, Any]] = {
+    "early": True, "calls": 0, "values": 0, "statistics": [], "index_bytes": 0, "shard_bytes": 0, "seconds": {},
+    "config": {}, "missing": [], "notes": [], "loss_scales": [], "saved_bytes": None,
+}  # fmt: skip
+
+
+def _grows(rank: RankDump) -> bool:
+    try:
+        changed = (rank.directory / INDEX_FILE).lstat().st_mtime
+    except OSError:
+        return False
+    return time.time() - changed < _STILL_SECONDS

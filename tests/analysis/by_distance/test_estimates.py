@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.analysis.by_distance.estimates import ControlLimits, Estimator
+from aten_dump.analysis.by_distance.result_judge import ControlLimits, Estimator
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.analysis.evidence.judgement import Judgement
+from aten_dump.analysis.evidence.judgement import Inputs, Judgement
 from aten_dump.analysis.evidence.noise_floors import Limits, distance, limits_of
-from aten_dump.analysis.evidence.states import Inputs
 from aten_dump.dump import Call, Value
 from tests.analysis.by_hand import EQUAL, ROUNDOFF, apart, inputs, one_call
 

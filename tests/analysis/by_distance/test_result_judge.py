@@ -13,8 +13,7 @@ import torch
 from aten_dump.analysis.by_distance.result_judge import OTHER_DRAWS, ResultJudge, _no_error, carried, is_random
 from aten_dump.analysis.distance.metrics import Metrics
 from aten_dump.analysis.distance.value_distance import Closeness, closeness
-from aten_dump.analysis.evidence.judgement import Judgement
-from aten_dump.analysis.evidence.states import Inputs
+from aten_dump.analysis.evidence.judgement import Inputs, Judgement
 from aten_dump.analysis.evidence.user_rules import Rule
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.dump import Call

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
-from aten_dump.analysis.distance.facts_of_elements import hash_as, statistics_of
+from aten_dump.analysis.distance.value_distance import hash_as, statistics_of
 from aten_dump.config import DataKind, HashName
 from aten_dump.dump import Value
 from tests.models import build

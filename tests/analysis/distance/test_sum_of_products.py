@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from aten_dump.analysis.distance.sum_of_products import sum_of_products
+from aten_dump.analysis.distance.metrics import sum_of_products
 
 
 @pytest.mark.parametrize("size", [0, 1, 8191, 8192, 8193, 16384, 100_003])

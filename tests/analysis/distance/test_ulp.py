@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.analysis.distance.ulp import has_ulp, ulp_distance
+from aten_dump.analysis.distance.metrics import has_ulp, ulp_distance
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

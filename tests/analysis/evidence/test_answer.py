@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from aten_dump.analysis.comparison import cause_sentences, compared, let_through, numbers, proofs, travel
 from aten_dump.analysis.distance.value_distance import Closeness
-from aten_dump.analysis.evidence.answer import cause_sentences, compared, let_through, numbers, proofs, travel
 from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
 from aten_dump.analysis.evidence.row_summary import summary_of
 from tests.analysis.by_hand import apart

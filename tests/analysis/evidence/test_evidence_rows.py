@@ -11,9 +11,8 @@ from torch import nn
 
 from aten_dump.analysis.distance.value_distance import Closeness
 from aten_dump.analysis.evidence.evidence_rows import EvidenceRows, Pair, said_of
-from aten_dump.analysis.evidence.findings import Finding, RankEvidence, Row
+from aten_dump.analysis.evidence.findings import Finding, RankEvidence, Row, place_of
 from aten_dump.analysis.evidence.judgement import Judgement
-from aten_dump.analysis.evidence.place_of_call import place_of
 from aten_dump.analysis.rerun.op_errors import Replays
 from aten_dump.choices import STATUS_TEXTS
 from tests.analysis.by_hand import apart, inputs

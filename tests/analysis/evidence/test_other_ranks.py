@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aten_dump.analysis.evidence.other_ranks import Leaning
+from aten_dump.analysis.evidence.findings import Leaning
 
 
 def test_a_leaning_names_the_call_the_ranks_and_the_size() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from aten_dump.analysis.evidence.judgement import Judgement
-from aten_dump.analysis.evidence.states import Inputs, State, inputs_of
+from aten_dump.analysis.evidence.judgement import Inputs, Judgement, State, inputs_of
 
 
 def test_without_inputs_all_agree() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aten_dump.analysis.comparison import told_together, where, where_all
 from aten_dump.analysis.evidence.findings import RankEvidence
-from aten_dump.analysis.evidence.step_ranks import told_together, where, where_all
 
 
 def evidence(step: int, rank: int, *, baseline: tuple[int, int] | None = None, together: bool = False) -> RankEvidence:

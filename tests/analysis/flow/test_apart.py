@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from aten_dump import open_dump
-from aten_dump.analysis.flow.apart import calls_apart
+from aten_dump.analysis.flow.data_flow import calls_apart
 from aten_dump.dump import RankDump
 from tests.dump.building import Builder, value
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aten_dump import open_dump
-from aten_dump.analysis.evidence.states import State
+from aten_dump.analysis.evidence.judgement import State
 from aten_dump.analysis.flow.counterparts import Counterparts
 from aten_dump.dump import Value
 from tests.dump.building import Builder

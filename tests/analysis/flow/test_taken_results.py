@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from aten_dump.analysis.flow.data_flow import DataFlow
-from aten_dump.analysis.flow.taken_results import TakenResults
+from aten_dump.analysis.flow.last_reads import TakenResults
 from aten_dump.dump import RankDump
 from tests.analysis.by_distance.steps import seeded
 

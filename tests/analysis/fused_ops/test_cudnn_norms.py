@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aten_dump.analysis.fused_ops import cudnn_norms
+from aten_dump.analysis.fused_ops import norms as cudnn_norms
 
 from .leaves import WIDE, gradients, leaf
 

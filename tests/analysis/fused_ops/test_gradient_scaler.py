@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.analysis.fused_ops.gradient_scaler import unscale_, update_scale_
+from aten_dump.analysis.fused_ops.gradients import unscale_, update_scale_
 
 
 @pytest.mark.parametrize("gradient", [1.5, torch.inf, torch.nan])

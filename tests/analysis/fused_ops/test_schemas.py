@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from aten_dump.analysis.composed_ops import composed
+from aten_dump.analysis.composed_ops import FUSED, composed
 from aten_dump.analysis.fused_ops.schemas import fused_ops
-from aten_dump.analysis.fused_references import FUSED
 from aten_dump.analysis.rerun.allowed_ops import allowed_op, registered_op
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from aten_dump.analysis.evidence.findings import Finding, Place, RankEvidence, Row
-from aten_dump.analysis.evidence.other_ranks import Leaning, Part
+from aten_dump.analysis.evidence.findings import Finding, Leaning, Part, Place, RankEvidence, Row
 from aten_dump.analysis.meetings.first_cause import Meetings, brought_by, first_cause, unfounded
 
 MESSAGE = ("0", (1, 0), "0")

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aten_dump.analysis.meetings.meeting_points import Attendance, attendance_of, others_at, root_of
-from aten_dump.analysis.meetings.process_groups import RankGroup, group_of, is_message
+from aten_dump.analysis.meetings.meeting_points import (
+    Attendance,
+    RankGroup,
+    attendance_of,
+    group_of,
+    is_message,
+    others_at,
+    root_of,
+)
 from tests.analysis.meetings.ranks_by_hand import X, reducing
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.analysis.nonfinite.masks import makes_mask_of_flags
-from aten_dump.analysis.nonfinite.search import NonFinite, find_nonfinite
+from aten_dump.analysis.nonfinite.search import NonFinite, find_nonfinite, makes_mask_of_flags
 
 
 def search(path: Path, program: Callable[[], object], data: str = "statistic") -> NonFinite:

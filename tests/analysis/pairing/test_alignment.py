@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from aten_dump.analysis.pairing import subsequence
+from aten_dump.analysis.pairing import alignment as subsequence
 from aten_dump.analysis.pairing.alignment import CallKey, Match, align
 from aten_dump.analysis.pairing.call_keys import normal_module
 from aten_dump.analysis.pairing.user_mapping import Mapping, found_modules

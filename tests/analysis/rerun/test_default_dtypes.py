@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aten_dump.analysis.replay import replay
-from aten_dump.analysis.rerun.default_dtypes import factory_dtype, makes_floats_of_integers
+from aten_dump.analysis.rerun.run_op import factory_dtype, makes_floats_of_integers
 from aten_dump.dump import Call
 
 N, X = torch.arange(4), torch.linspace(0.5, 2.0, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aten_dump.analysis.rerun.list_ops import item_of, works_by_item
+from aten_dump.analysis.flow.data_flow import item_of, works_by_item
 from aten_dump.store.op_names import UNSCALE_GRADIENTS
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from aten_dump.analysis.rerun import random_draws
+from aten_dump.analysis.rerun import run_op as random_draws
 from aten_dump.analysis.rerun.shared_memory import Surroundings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aten_dump.analysis.rerun.rounding import terms_of
+from aten_dump.analysis.rerun.rounding_error import terms_of
 
 
 @pytest.mark.parametrize(

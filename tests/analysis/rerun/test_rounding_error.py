@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.analysis.rerun.rounding import Rounding
-from aten_dump.analysis.rerun.rounding_error import SUSPECT, LocalError, measure, measure_exact
+from aten_dump.analysis.rerun.rounding_error import SUSPECT, LocalError, Rounding, measure, measure_exact
 
 X = torch.linspace(0.5, 2.0, 256, dtype=torch.float64)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from aten_dump.analysis.waiting.findings import WaitGraph
 from aten_dump.analysis.waiting.meetings_begun import Key, Meet
 from aten_dump.analysis.waiting.open_meetings import OpenMeeting
-from aten_dump.analysis.waiting.wait_graph import WaitGraph
 
 RANKS = 1024
 

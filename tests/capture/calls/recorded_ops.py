@@ -18,8 +18,8 @@ from aten_dump.capture.step.threads import ThreadState
 from aten_dump.capture.values.unseen_writes import UnseenWrites
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.step.steps import Told
+from tests.store.memory_sink import MemorySink
 
 
 class Recorded:

@@ -12,7 +12,7 @@ from aten_dump.capture.memory.storages import StorageState
 from aten_dump.capture.naming.op_schemas import plan_of
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 aten = torch.ops.aten
 

@@ -16,10 +16,10 @@ from aten_dump.capture.data.statistics.joined_results import join
 from aten_dump.capture.data.statistics.on_device import finish
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
 from tests.capture.data.statistics.launches_by_torch import Launches
 from tests.devices import here
+from tests.store.memory_sink import MemorySink
 
 
 def numbers() -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from aten_dump.capture.data.flushing import Flushable
 from aten_dump.capture.data.small_tensor_batches import Batches
 from aten_dump.capture.data.wanted_data import WantedData
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 
 @pytest.fixture

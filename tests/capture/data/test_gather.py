@@ -16,12 +16,11 @@ from torch import Tensor
 
 from aten_dump.capture.data import gather
 from aten_dump.capture.data.byte_copies import copy_elements
-from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once, transposed
-from aten_dump.capture.memory import scratch
+from aten_dump.capture.data.gather import GatheredBytes, can_gather, lie_apart, read_at_once
 from aten_dump.capture.torch_internals.quiet import quiet
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import raw
+from tests.store.memory_sink import MemorySink
 from tests.store.recording import begin, blobs_of, writer
 
 needs_compiler = pytest.mark.skipif(
@@ -158,6 +157,7 @@ def test_pieces_are_of_whole_lines_of_memory_and_stay_in_cache() -> None:
     assert stretch(8, (0, 5), (5, 1)) == 0 and stretch(8, (), ()) == 1
 
 
+@needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["transposed", "from an odd place", "heads"])
 def test_elements_are_read_at_once_where_they_are_few(layout: str, dtype: torch.dtype) -> None:
@@ -177,46 +177,19 @@ def test_elements_of_which_is_known_where_they_lie_are_copied(layout: str, dtype
     assert gather.bytes_of_elements((dtype, 0, nbytes, x.data_ptr(), (tuple(x.shape), x.stride()))) == raw(x)
 
 
+@needs_compiler
 def test_many_elements_are_not_read_at_once() -> None:
     many = torch.randn(1100, 1000).t()
     assert read_at_once(many, lambda _: pytest.fail("more than the memory for them holds")) is None
 
 
+@needs_compiler
 def test_a_parameter_is_read_at_once_and_knows_nothing_of_it() -> None:
     x = torch.nn.Parameter(torch.randn(30, 20))
     version = x._version
     with quiet():
         found = read_at_once(x.t(), lambda address: ctypes.string_at(address, x.numel() * 4))
     assert found == raw(x.detach().t()) and x._version == version and x.grad_fn is None
-
-
-MATRICES = {"transposed", "transposed, a power of two", "transposed to a power of two", "keys", "channels_last"}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
-@pytest.mark.parametrize("layout", LARGE)
-def test_matrices_that_lie_transposed_are_moved_bit_by_bit(layout: str, dtype: torch.dtype) -> None:
-    x = LARGE[layout](drawn(70_000, dtype))
-    with quiet():
-        found = transposed(x)
-    assert (found is not None) == (layout in MATRICES)
-    assert found is None or raw(found) == raw(x)
-
-
-@settings(max_examples=300, deadline=None)
-@given(layouts())
-def test_of_any_layout_what_is_moved_is_right(layout: Any) -> None:
-    shape, strides, offset = layout
-    extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    x = drawn(offset + extent, torch.float32).as_strided(shape, strides, offset)
-    with quiet():
-        found = transposed(x) if lie_apart(x) else None
-    assert found is None or raw(found) == raw(x)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex128], ids=str)
-def test_what_has_no_four_bytes_is_not_moved(dtype: torch.dtype) -> None:
-    assert transposed(LARGE["transposed"](drawn(70_000, dtype))) is None
 
 
 @needs_compiler
@@ -236,7 +209,7 @@ def test_memory_of_pieces_is_used_again_and_by_one_reader_at_a_time() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [True] * 120 and len(scratch._kept) <= scratch.MOST_KEPT
+    assert results == [True] * 120 and len(gather._kept) <= gather.MOST_KEPT
 
 
 class Wrapped(Tensor):

@@ -21,10 +21,10 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.data.hashes import hash_later, hash_of, statistics_of
 from aten_dump.capture.data.statistics.one_tensor import compute
 from aten_dump.config import STATISTICS as STATISTIC_NAMES
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import HASH, STATISTICS
 from aten_dump.store.writing.checksums import HASHERS, HASHES
 from tests.capture.bits import calls, raw
+from tests.store.memory_sink import MemorySink
 
 Record = Callable[..., Any]
 

@@ -18,8 +18,8 @@ from aten_dump.capture.memory.geometry import Elements
 from aten_dump.capture.memory.storages import StorageState
 from aten_dump.config import STATISTICS
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.bits import raw
+from tests.store.memory_sink import MemorySink
 
 LARGE = SMALL_BYTES  # elements of a float32 that are handled one tensor at a time
 

@@ -18,12 +18,12 @@ from aten_dump import DumpConfig, open_dump
 from aten_dump.capture.data import small_tensor_batches as batches
 from aten_dump.capture.data.wanted_data import WantedData
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import BLOB, DATA, HASH
 from aten_dump.store.records import STATISTICS as STATISTICS_KIND
 from tests.capture.bits import assert_same, calls, raw, values
 from tests.capture.children import kill, started, wait_until_written
 from tests.checkout import ROOT
+from tests.store.memory_sink import MemorySink
 
 Record = Callable[..., Any]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]

@@ -16,8 +16,8 @@ from aten_dump.capture.data.blob_dtypes import blob_dtype
 from aten_dump.capture.data.byte_copies import copy_bytes
 from aten_dump.capture.data.tensor_bytes import copied_bytes, gathered, host_bytes, row_major
 from aten_dump.capture.torch_internals.quiet import quiet
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.writing.host_bytes import HostBytes
+from tests.store.memory_sink import MemorySink
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,

@@ -11,9 +11,9 @@ from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.intercept.modes import Asked, Passing
 from tests.capture.step.steps import Told
+from tests.store.memory_sink import MemorySink
 
 
 class Watched:

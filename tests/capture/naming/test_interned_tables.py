@@ -12,7 +12,7 @@ import torch
 from aten_dump.capture.naming.call_name import API, ATEN, CallName
 from aten_dump.capture.naming.interned_tables import OWN_CODE, Interner
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 
 class Tables:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aten_dump import DumpConfig
 from aten_dump.capture.step.step import Step
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 
 class Told:

@@ -14,8 +14,8 @@ from aten_dump.capture.naming.call_name import API, CallName
 from aten_dump.capture.naming.op_schemas import plan_of
 from aten_dump.capture.step.collectives import Flight, Flights, name_group
 from aten_dump.capture.step.open_calls import OpenCall
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import NOTE
+from tests.store.memory_sink import MemorySink
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 c10d, functional = torch.ops.c10d, torch.ops._c10d_functional

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from aten_dump.capture.naming.interned_tables import Interner
 from aten_dump.capture.step.random_states import RandomStates
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import RANDOM, TEXT
 from tests.capture.bits import calls
 from tests.devices import here, random_states
+from tests.store.memory_sink import MemorySink
 
 
 def state() -> torch.Tensor:

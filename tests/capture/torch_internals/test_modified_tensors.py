@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aten_dump.capture.torch_internals import modified_tensors
-from aten_dump.capture.torch_internals.modified_tensors import name_of, words_of_torch
+from aten_dump.capture.torch_internals import packed_tensors as modified_tensors
+from aten_dump.capture.torch_internals.packed_tensors import name_of, words_of_torch
 
 
 def said_by_torch() -> tuple[torch.Tensor, str]:

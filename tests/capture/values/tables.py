@@ -7,7 +7,7 @@ from aten_dump.capture.data.keeper import Keeper
 from aten_dump.capture.naming.interned_tables import Interner
 from aten_dump.capture.unseen import Coverage
 from aten_dump.capture.values.value_table import ValueTable
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 
 def new_table(sink: MemorySink, data: str = "structure") -> ValueTable:

@@ -15,7 +15,7 @@ import torch
 from aten_dump.capture.values.argument_encoding import encode, encode_all, encode_arguments, encode_unless_known
 from aten_dump.capture.values.value_table import ValueTable
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 Pair = namedtuple("Pair", "first second")
 

@@ -6,9 +6,9 @@ import torch
 
 from aten_dump.capture.values.argument_encoding import encode
 from aten_dump.capture.values.encoded_trees import entries, mirror, values_in
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.records import TREE_COMPLEX, TREE_DICT, TREE_DTYPE, TREE_LIST, TREE_OBJECT, TREE_TUPLE, TREE_VALUE
 from tests.capture.values.tables import new_table
+from tests.store.memory_sink import MemorySink
 
 TREE = (
     TREE_TUPLE,

@@ -12,7 +12,7 @@ from aten_dump.capture.memory.written_bytes import WrittenRanges
 from aten_dump.capture.naming.interned_tables import Interner
 from aten_dump.capture.values.value_records import ValueRecords
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
+from tests.store.memory_sink import MemorySink
 
 
 class Records:

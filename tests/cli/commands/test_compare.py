@@ -15,8 +15,7 @@ from pyarrow import parquet
 from aten_dump import DumpConfig, DumpMode, compare, open_dump
 from aten_dump.analysis.comparison_rows import COLUMNS
 from aten_dump.cli.commands.compare import command
-from aten_dump.report.html.payload.comparison_answer import comparison_answer
-from aten_dump.report.html.payload.judged_calls import judged_section
+from aten_dump.report.html.payload.sections import comparison_answer, judged_section
 from tests.cli.commands.tiny import record, spoil
 
 

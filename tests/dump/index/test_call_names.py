@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from aten_dump.dump import open_dump
-from aten_dump.dump.index.call_names import CallNames
+from aten_dump.dump.index.links import CallNames
 from aten_dump.store import records as r
 from tests.dump.building import Builder
 from tests.store.recording import call, header

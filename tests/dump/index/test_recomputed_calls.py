@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aten_dump.dump import open_dump
-from aten_dump.dump.index.recomputed_calls import key_of, originals_of
+from aten_dump.dump.index.links import key_of, originals_of
 from aten_dump.store import records as r
 from tests.dump.building import Builder, value
 from tests.store.recording import call

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from aten_dump.dump import RankDump, open_dump
-from aten_dump.dump.shown.handles_in_notebook import value_html
-from aten_dump.dump.shown.notebook_html import escaped, facts, line, shown, table
-from aten_dump.dump.shown.recordings_in_notebook import dump_html, sizes
+from aten_dump.dump.shown.notebook_html import dump_html, escaped, facts, line, shown, sizes, table, value_html
 from aten_dump.dump.shown.short_texts import format_bytes, format_number, tensor_type
 from tests.browser.test_hostile_strings import STRINGS, build
 from tests.dump.building import Builder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aten_dump.export.values.source_lines import SourceLines
+from aten_dump.export.formats.to_graph import SourceLines
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aten_dump import Value
-from aten_dump.export.values.torch_files import save_pt
+from aten_dump.export.formats.to_torch import save_pt
 from aten_dump.store import records as r
 
 from .test_numbers_of_values import values_of

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aten_dump.report.html.document import PAGE
-from aten_dump.report.html.linking import LinkError, link
+from aten_dump.report.html.document import PAGE, LinkError, link
 
 
 def write(folder: Path, **modules: str) -> Path:

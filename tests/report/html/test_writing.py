@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aten_dump import StoreError, open_dump
+from aten_dump.report.html.document import write_report
 from aten_dump.report.html.payload.sections import Subject
-from aten_dump.report.html.writing import write_report
 from tests.export.made import small_step
 from tests.report.sections_read import sections_of
 

@@ -15,9 +15,7 @@ import pytest
 from aten_dump import compare, open_dump
 from aten_dump.report.html.payload.sections import Subject, report_sections
 from aten_dump.report.serve import served_dump
-from aten_dump.report.serve.opened_ranks import OpenedRanks
-from aten_dump.report.serve.served_dump import ServedDump
-from aten_dump.report.serve.step_rank_facts import early_facts, unreadable
+from aten_dump.report.serve.served_dump import OpenedRanks, ServedDump, early_facts, unreadable
 from tests.browser import dumps
 
 

@@ -14,11 +14,17 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.dump import RankDump, Value
 from aten_dump.errors import ConfigError, MissingDataError
 from aten_dump.report.html.payload.sections import Subject
-from aten_dump.report.serve import tensor_slices
+from aten_dump.report.serve import tensor_requests as tensor_slices
 from aten_dump.report.serve.served_dump import ServedDump
-from aten_dump.report.serve.tensor_requests import tensor_section
-from aten_dump.report.serve.tensor_sections import MIDDLE, NONFINITE, elements_section, map_section
-from aten_dump.report.serve.tensor_slices import Slice, shown_slice
+from aten_dump.report.serve.tensor_requests import (
+    MIDDLE,
+    NONFINITE,
+    Slice,
+    elements_section,
+    map_section,
+    shown_slice,
+    tensor_section,
+)
 from aten_dump.report.units import format_number
 from tests.report.sections_read import Read
 

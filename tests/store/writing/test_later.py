@@ -12,9 +12,9 @@ import xxhash
 from aten_dump.errors import StoreError
 from aten_dump.store import records as r
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.sink import Sink
 from aten_dump.store.writing.writer_thread import JOB_BYTES
+from tests.store.memory_sink import MemorySink
 from tests.store.recording import RANK, fill_from, header, noise, store, writer
 
 

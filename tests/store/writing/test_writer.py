@@ -20,10 +20,10 @@ from aten_dump.errors import FormatError, StoreError
 from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from aten_dump.store.index_reader import read_index
-from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.threads import bounded_thread
 from aten_dump.store.writing.host_bytes import HostBytes
 from tests.checkout import ROOT
+from tests.store.memory_sink import MemorySink
 from tests.store.recording import (
     RANK,
     begin,

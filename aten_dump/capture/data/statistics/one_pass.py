@@ -1,7 +1,7 @@
 """All twelve statistics from one read of the memory, where the C file beside this one was compiled (hatch_build.py).
 
-Without it, or where elements are not those of a dtype in `CODES`, what torch and numpy compute in several passes is
-taken: `one_tensor` and `many_small_tensors`, which also say what the numbers are and how far off they may be.
+Without it, or where elements are not those of a dtype in `CODES`, what torch computes in several passes is taken:
+`one_tensor`, which also says what the numbers are and how far off they may be.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from ....analysis.comparison import Comparison
 from ....choices import MOST_SHOWN_CALLS
 from ....dump import Dump
 from ....errors import MissingDataError
+from ....report.html.document import write_report
 from ....report.html.payload.sections import Subject
-from ....report.html.writing import write_report
 from ....report.units import format_bytes
 from ....whole_files import refuse_to_replace_part_of
 from ...console import count_progress, echo, print_lines

@@ -87,3 +87,17 @@ def _leave_out_positive(columns: dict[str, list[Any]]) -> None:
     for row, (count, *others) in enumerate(zip(*(columns[name] for name in ("count", *_SIGNS)), strict=True)):
         if not any(number is None or isinstance(number, (list, tuple)) for number in (count, *others)):
             columns["positive"][row] = sum(others) - count
+
+
+def uses_section(rank: RankDump, value_ids: Integers, chunk: int) -> bytes:
+    """Return the section of a chunk of values; `value_ids` are the ids of all, ascending."""
+    section = Section()
+    links = rank.links
+    positions = chunk_range(chunk, len(value_ids))
+    ids = value_ids[positions.start : positions.stop].tolist()
+    section.add_integers("producer", [links.producers.get(id, -1) for id in ids], delta=True)
+    consumers = [links.consumers.get(id, ()) for id in ids]
+    section.add_integers("count", [len(found) for found in consumers])
+    steps = (at - before for found in consumers for before, at in zip((0, *found), found, strict=False))
+    section.add_integers("consumer", list(steps))
+    return section.pack()

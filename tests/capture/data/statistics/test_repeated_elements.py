@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aten_dump.capture.data.statistics import one_tensor
-from aten_dump.capture.data.statistics.repeated_elements import seen_once
+from aten_dump.capture.data.statistics.one_tensor import seen_once
 from aten_dump.capture.torch_internals.quiet import quiet
 from aten_dump.config import STATISTICS
 

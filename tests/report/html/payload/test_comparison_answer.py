@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aten_dump import compare, open_dump
-from aten_dump.report.html.payload.comparison_answer import _numbers, _rank, _shown, _travel, comparison_answer
+from aten_dump.report.html.payload.sections import _numbers, _rank, _shown, _travel, comparison_answer
 from tests.browser import dumps
 from tests.report.evidence import evidence, finding, place, row
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aten_dump import RankDump, open_dump
-from aten_dump.report.html.payload.judged_calls import STATUSES, judged_section
+from aten_dump.report.html.payload.sections import STATUSES, judged_section
 from tests.dump.building import Builder
 from tests.report.evidence import place, row
 from tests.report.sections_read import Read

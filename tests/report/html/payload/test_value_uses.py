@@ -8,7 +8,7 @@ import numpy as np
 
 from aten_dump import open_dump
 from aten_dump.report.html.payload.sections import value_ids
-from aten_dump.report.html.payload.value_uses import uses_section
+from aten_dump.report.html.payload.value_columns import uses_section
 from tests.export.made import small_step
 from tests.report.sections_read import Read
 

@@ -1,3 +1,0 @@
-"""What the C file beside this one offers where it was compiled."""
-
-def perf_counter_ns() -> int: ...
