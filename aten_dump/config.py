@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 from .config_files import VARIABLES, read_config_file
 from .errors import ConfigError
 from .patterns import op_test
-from .whole_files import URLS_ARE_NOT_WRITTEN, url_scheme
+from .whole_files import STORED_SCHEMES, url_scheme
 
 Level = Literal["aten", "api", "module", "mix"]
 DataKind = Literal["structure", "hash", "statistic", "tensor", "full"]
@@ -131,8 +131,10 @@ class DumpConfig:
     """What a DumpMode records and where it writes it.
 
     Args:
-        path: directory of the dump; made if missing. When a launcher restarts a program (torchrun), the next attempt
-            writes to ``restart1``, ... inside it; ``{restart}`` in the path says where else.
+        path: directory of the dump, made if missing; or a URL of object storage, ``s3://bucket/run`` (``gs://``,
+            ``az://``), which needs the extra ``remote``: see docs/guide/object-storage.md. When a launcher restarts a
+            program (torchrun), the next attempt writes to ``restart1``, ... inside it; ``{restart}`` in the path says
+            where else.
         steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints; ``"none"``
             before `aten-dump ctl` asks for some.
         ranks: ranks that record, in the same grammar.
@@ -158,6 +160,10 @@ class DumpConfig:
             ``"mix"`` or ``"api"``); or a function of (op, statistics of its results as a list of dicts) that returns
             True (needs data ``"statistic"`` or ``"full"``). When it
             happens on one rank, all ranks write the same calls.
+        against: a dump of the same program with hashes. The hashes of each call are compared with it as the program
+            runs; hashes of all calls are written, and bytes only around the first difference, within `trigger_before`,
+            `trigger_after` and `trigger_bytes`. What decides which calls there are (level, ops, ...) is taken from that
+            dump. Each rank is compared with the same rank there. Not beside a trigger.
         trigger_before: how many calls to write from before the trigger, also of the step before.
         trigger_after: how many calls to write after it, also of the next step.
         trigger_bytes: most bytes of tensors to hold while waiting for the trigger; the ones used last are kept.
@@ -186,6 +192,10 @@ class DumpConfig:
             ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device as it lies.
         net_name: name of the network, which `aten-dump export --to npy` names a folder by, as MindSpore does; letters,
             digits, ``.``, ``-`` and ``_``.
+        spool: local folder for what is not uploaded yet, where `path` is a URL; by default below that for temporary
+            files.
+        spool_bytes: how many bytes may lie there; beyond it the program waits as for a slow disk, and if uploads fail
+            all the while, that is an error as on a full disk.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
@@ -206,6 +216,7 @@ class DumpConfig:
     hash: HashName = "xxh3"
     sample: int | None = None
     trigger: Trigger = None
+    against: str | os.PathLike[str] | None = None
     trigger_before: int = 1000
     trigger_after: int = 200
     trigger_bytes: int = 256 << 20
@@ -221,6 +232,8 @@ class DumpConfig:
     saved_tensors: SavedTensors = "nodes"
     private_formats: PrivateFormats = "logical"
     net_name: str | None = None
+    spool: str | os.PathLike[str] | None = None
+    spool_bytes: int = 8 << 30
     step_selection: Selection = field(init=False, repr=False, compare=False)
     rank_selection: Selection = field(init=False, repr=False, compare=False)
 
@@ -228,8 +241,8 @@ class DumpConfig:
         path = os.fspath(self.path) if isinstance(self.path, (str, os.PathLike)) else None
         if not isinstance(path, str) or not path or "\0" in path:
             raise _bad("path", self.path, "a directory's path")
-        if url_scheme(path) is not None:
-            raise _bad("path", self.path, f"a local directory's path; {URLS_ARE_NOT_WRITTEN}")
+        if url_scheme(path) not in (None, *STORED_SCHEMES):
+            raise _bad("path", self.path, f"a local directory's path, or a URL of {', '.join(STORED_SCHEMES)}")
         for name, selection in (("steps", "step_selection"), ("ranks", "rank_selection")):
             self._put(name, _listed(getattr(self, name)))
             self._put(selection, Selection.parse(name, getattr(self, name)))
@@ -269,6 +282,7 @@ class DumpConfig:
             ("trigger_after", 0, False),
             ("trigger_bytes", 0, False),
             ("trigger_times", 1, True),
+            ("spool_bytes", 1 << 20, False),
         ):
             value = getattr(self, name)
             if optional and value is None:
@@ -278,11 +292,17 @@ class DumpConfig:
                 raise _bad(name, value, allowed + (", or None" if optional else ""))
         if self.net_name is not None and not (isinstance(self.net_name, str) and NET_NAME.fullmatch(self.net_name)):
             raise _bad("net_name", self.net_name, "letters, digits, '.', '-' and '_', none of '.' alone; or None")
+        if self.spool is not None and (not isinstance(self.spool, (str, os.PathLike)) or not os.fspath(self.spool)):
+            raise _bad("spool", self.spool, "a local directory's path, or None")
         self._check_trigger()
 
     def _check_trigger(self) -> None:
+        if self.against is not None and not isinstance(self.against, (str, os.PathLike)):
+            raise _bad("against", self.against, "the path of a dump, or None")
         if self.trigger is None:
             return
+        if self.against is not None:
+            raise _bad("against", self.against, f"None beside a trigger; trigger is {self.trigger!r}")
         is_known = isinstance(self.trigger, str) and self.trigger in ("nonfinite", "loss_spike")
         if not callable(self.trigger) and not is_known:
             raise _bad("trigger", self.trigger, 'None, "nonfinite", "loss_spike", or a function of (op, statistics)')
@@ -293,7 +313,12 @@ class DumpConfig:
 
     @property
     def wants_tensor(self) -> bool:
-        return self.data in ("tensor", "full")
+        return self.data in ("tensor", "full") or self.against is not None
+
+    @property
+    def holds_back(self) -> bool:
+        """True if calls are held in memory before they are written."""
+        return self.trigger is not None or self.against is not None
 
     @property
     def wants_private_memory(self) -> bool:
@@ -311,6 +336,9 @@ class DumpConfig:
         """Return the fields as plain values, as the index header and run.json hold them."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
         fields["path"] = os.fspath(self.path)
+        if self.against is not None:
+            fields["against"] = os.fspath(self.against)
+        fields["spool"] = None if self.spool is None else os.fspath(self.spool)
         if callable(self.trigger):
             fields["trigger"] = getattr(self.trigger, "__qualname__", repr(self.trigger))
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

@@ -16,9 +16,10 @@ from typing import Final
 from .errors import ConfigError
 
 URLS_ARE_NOT_WRITTEN: Final = (
-    "nothing is written to or read from URLs, so name a local path and copy it (a local folder of such a name: put ./ "
-    "before it)"
+    "only dumps are recorded to and read from URLs, so name a local path and copy it (a local folder of such a name: "
+    "put ./ before it)"
 )
+STORED_SCHEMES: Final = ("s3", "gs", "az", "abfs", "abfss")  # of object storage, where a dump may lie
 # A scheme of two letters or more (one is a drive of Windows) and a slash: of "s3://a", a Path makes "s3:/a".
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 

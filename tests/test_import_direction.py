@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "whole_files": {"errors"},
     "config_files": {"errors", "yaml_text"},
     "config": {"errors", "config_files", "patterns", "whole_files"},
-    "store": {"errors", "geometry"},
+    "store": {"errors", "geometry", "whole_files"},
     "capture": LEAVES | {"store"},
     "dump": LEAVES | {"store"},
     "analysis": READER,

@@ -84,8 +84,8 @@ def test_commands_refuse_urls_and_make_no_folder_of_that_name(tmp_path: Path, mo
         torch.ones(2).exp()
     before = os.listdir(tmp_path)
     for arguments in (
-        ["run", "--path", "s3://bucket/dump", "--", "python", "-c", ""],
-        ["ls", "gs://bucket/dump"],
+        ["run", "--path", "hdfs://bucket/dump", "--", "python", "-c", ""],
+        ["ls", "hdfs://bucket/dump"],
         ["recover", "file:///tmp/dump"],
         ["export", "dump", "--to", "torch", "--out", "s3://bucket/out"],
         ["report", "dump", "--output", "s3://bucket/report.html"],
@@ -93,5 +93,5 @@ def test_commands_refuse_urls_and_make_no_folder_of_that_name(tmp_path: Path, mo
     ):
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 2, (arguments, result.output)
-        assert "URL" in result.stderr and "local path" in result.stderr, (arguments, result.stderr)
+        assert "URL" in result.stderr and "local" in result.stderr, (arguments, result.stderr)
     assert os.listdir(tmp_path) == before

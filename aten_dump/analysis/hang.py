@@ -13,6 +13,7 @@ from ..choices import PATIENCE_S
 from ..dump import Dump, open_dump
 from ..dump.shown.step_ranks import named
 from ..errors import MissingDataError
+from ..store.objects.url_path import place_of
 from .executors import each_rank
 from .waiting.disagreements import disagreements
 from .waiting.findings import Finding, Situation, findings_of, meeting_text
@@ -110,7 +111,7 @@ def hang(
         MissingDataError: no rank has written anything yet.
         FormatError: a file is damaged, or no trace of a flight recorder.
     """
-    opened = dump if isinstance(dump, Dump) else open_dump(Path(dump).absolute())
+    opened = dump if isinstance(dump, Dump) else open_dump(place_of(dump).absolute())
     readings = [Reading(rank) for rank in opened.all_ranks()]
     steps: dict[int, dict[int, BegunStep]] = {}
     for begun in each_rank(read_begun, readings, executor, progress):

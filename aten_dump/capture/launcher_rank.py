@@ -8,6 +8,8 @@ from typing import Final
 
 import torch
 
+from ..store.objects.url_path import place_of
+
 # What launchers set: torchrun, Slurm, Open MPI, MPICH and its kin.
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
@@ -31,9 +33,9 @@ def folder_of_attempt(path: str | os.PathLike[str]) -> tuple[Path, int]:
     restarts = int(text) if text.isascii() and text.isdigit() else 0
     given = os.fspath(path)
     if RESTART in given:
-        folder = Path(given.replace(RESTART, f"restart{restarts}"))
+        folder = place_of(given.replace(RESTART, f"restart{restarts}"))
     else:
-        folder = Path(given, f"restart{restarts}") if restarts else Path(given)
+        folder = place_of(given) / f"restart{restarts}" if restarts else place_of(given)
     return folder.absolute(), restarts  # the program may change its folder later
 
 

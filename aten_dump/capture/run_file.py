@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import sys
@@ -15,10 +16,15 @@ from typing import Any
 import torch
 
 from ..config import DumpConfig
+from ..errors import StoreError
 from ..plain_text import without_secrets
+from ..store.objects.url_path import UrlPath
 from ..store.records import FORMAT_VERSION, Note
-from ..store.run_json import RunFile, ranges_of
+from ..store.run_json import RUN_FILE, RunFile, ranges_of
+from ..store.spool.places import spool_folder
+from ..store.spool.uploads import SpoolSettings, Uploads
 from ..store.writing.settings import WriterSettings
+from ..store.writing.step_files import LANES
 from ..store.writing.writer import Writer
 from ..variables import variables_that_matter
 from . import IS_COMPILED
@@ -43,6 +49,13 @@ class Run:
 
     def __init__(self, config: DumpConfig, root: Path, rank: int, world_size: int, restarts: int = 0) -> None:
         self.config = config
+        self._uploads: Uploads | None = None  # of a run that records to object storage
+        self._shard_bytes = config.shard_bytes
+        if isinstance(root, UrlPath):
+            self._shard_bytes = min(config.shard_bytes, max(config.spool_bytes // (4 * LANES), 1 << 16))
+            folder, growing_bytes = spool_folder(root, config.spool), self._shard_bytes * LANES
+            settings = SpoolSettings(folder, root, config.spool_bytes, growing_bytes)
+            root, self._uploads = folder, Uploads(settings, rank)
         self.root = root
         self.rank = rank
         self.world_size = world_size
@@ -69,20 +82,32 @@ class Run:
             recording=ranks,
             overwrite=config.overwrite,
             queue_bytes=config.queue_bytes,
-            shard_bytes=config.shard_bytes,
+            shard_bytes=self._shard_bytes,
             max_bytes=config.max_bytes,
             allocate=host_memory,
             at_once=not has_spare_core(),
             bell=bell_for_program,
             to_disk=config.durability == "fsync",
             on_beat=self.pulse.beat if self.pulse is not None else None,
-            on_steps=self._file.add_steps if self._file is not None else None,
+            on_steps=self._add_steps if self._file is not None else None,
+            on_file=self._uploads.add if self._uploads is not None else None,
+            room=self._uploads.room if self._uploads is not None else None,
         )
+        if self._uploads is not None:
+            self._uploads.begin(ranks, config.overwrite)
+        try:
+            return self._writer(settings, ranks)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the error before it is told
+                self.end(is_whole=True)
+            raise
+
+    def _writer(self, settings: WriterSettings, ranks: list[int]) -> Writer:
         writer = Writer(self.root, self.rank, settings)
         self.control = Control(self.root, self.rank, ranks, attempts_before(self.root, self._restarts))
         if self._file is not None:
             try:
-                self._file.write()
+                self._write_file()
             except BaseException:
                 writer.close()
                 raise
@@ -133,7 +158,30 @@ class Run:
             StoreError: run.json cannot be written.
         """
         if self._file is not None:
-            self._file.write(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self.unseen)})
+            self._write_file(coverage={"rank": self.rank, "steps": self._steps, "notes": dict(self.unseen)})
+
+    def end(self, is_whole: bool) -> None:
+        """Wait for uploads, where there are any; `is_whole` if all that was recorded was written.
+
+        Raises:
+            StoreError: not all could be uploaded.
+        """
+        if self._uploads is not None:
+            self._uploads.close(is_whole)
+
+    def _add_steps(self, steps: Iterable[int]) -> None:
+        assert self._file is not None, "only the rank with run.json adds steps to it"
+        self._file.add_steps(steps)
+        self._upload_file()
+
+    def _write_file(self, **more: Any) -> None:
+        assert self._file is not None, "only the rank with run.json writes it"
+        self._file.write(**more)
+        self._upload_file()
+
+    def _upload_file(self) -> None:
+        if self._uploads is not None:
+            self._uploads.add(self.root / RUN_FILE)
 
 
 def describe_run(config: DumpConfig, world_size: int, restarts: int = 0) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AtenDumpError, FormatError, MissingDataError, StoreError
+from ..store.objects.url_path import UrlPath, place_of
 from ..store.regular_files import foreign_entries, numbered_folders
 from ..store.run_json import RUN_FILE, read_ranges, read_run
+from ..store.spool.places import unfinished_uploads
+from ..store.stored_files import is_there
 from ..store.writing.index_writer import INDEX_FILE
-from ..whole_files import refuse_url
 from .foreign.formats import foreign_ranks
 from .rank import RankDump
 from .shown.notebook_html import MOST_SUMMED_UP, dump_html, sizes
@@ -68,6 +70,8 @@ class Dump:
     def problems(self) -> list[str]:
         """What is wrong with the folder, in sentences: a damaged run.json, steps and ranks of its that are gone."""
         found = [self._damage] if self._damage else []
+        if isinstance(self.path, UrlPath):
+            found += unfinished_uploads(self.path)
         for name in foreign_entries(self.path, "step"):
             found.append(f"{self.path / name} is no step of the dump: a link, a file, or a number written otherwise")
         for name in foreign_entries(self.path, "restart"):
@@ -162,18 +166,19 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
     """Open a dump for reading. No accelerator is needed, and no index is read yet.
 
     Args:
-        path: the directory that DumpConfig.path named, or one that msprobe or MindSpore's dump wrote.
+        path: the directory or URL that DumpConfig.path named, or a directory that msprobe or MindSpore's dump wrote.
         verify: compare the bytes of tensors with their checksums when they are first read, which takes a tenth to a
             third more time; False shows damaged bytes as they are.
 
     Raises:
         StoreError: there is no such directory, or it cannot be read.
-        ConfigError: it is a URL.
+        ConfigError: it is a URL of no object store, or the extra ``remote`` is not installed.
         FormatError: it is not a dump.
     """
-    root = Path(path)
+    root = place_of(path)
+    if isinstance(root, UrlPath):
+        root.refresh()
     if not root.is_dir():
-        refuse_url(path)
         what = "is a file" if root.exists() else "does not exist"
         raise StoreError(f"cannot open dump {root}: it {what}; give the directory that DumpConfig.path named")
     try:
@@ -186,7 +191,8 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
             for step, outer in numbered_folders(root, "step").items()
         }
         indexes = {step: ranks for step, ranks in indexes.items() if ranks}
-        if not indexes and not os.path.lexists(root / RUN_FILE) and not numbered_folders(root, "restart"):
+        is_named = bool(indexes) or is_there(root / RUN_FILE) or bool(numbered_folders(root, "restart"))
+        if not is_named and not (isinstance(root, UrlPath) and unfinished_uploads(root)):
             return Dump(root, {}, _foreign(root))
     except OSError as error:
         raise StoreError(f"cannot read dump {root}: {error.strerror or error}") from error
@@ -201,13 +207,13 @@ def rank_at(path: str | os.PathLike[str], step: int, rank: int) -> RankDump:
         MissingDataError: it is not there; the message names what is.
         StoreError, FormatError: as `open_dump`.
     """
-    directory = Path(path) / f"step{step}" / f"rank{rank}"
+    directory = place_of(path) / f"step{step}" / f"rank{rank}"
     return RankDump(directory, step, rank) if _has_index(directory) else open_dump(path).rank(step, rank)
 
 
 def run_at(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what run.json of a dump says; {} where there is none, or a damaged one."""
-    return _read_run(Path(path))[0]
+    return _read_run(place_of(path))[0]
 
 
 def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
@@ -240,7 +246,7 @@ def _within(text: object) -> list[int]:
 
 def _has_index(directory: Path) -> bool:
     """Return True if a rank's folder has something of that name; what it is says who opens it."""
-    return os.path.lexists(directory / INDEX_FILE)
+    return is_there(directory / INDEX_FILE)
 
 
 def _numbers(numbers: Mapping[int, Any] | list[int]) -> str:

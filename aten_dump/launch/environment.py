@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..config import DumpConfig
 from ..errors import ConfigError
+from ..whole_files import url_scheme
 from .hook.torch_import import VARIABLE
 
 _HOOK: Final = Path(__file__).with_name("hook")
@@ -43,5 +44,8 @@ def environment_of(
 def _fields(config: DumpConfig) -> dict[str, Any]:
     if callable(config.trigger):
         raise ConfigError("DumpConfig.trigger is a function; a command can be recorded with a trigger by name only")
-    path = os.path.abspath(os.fspath(config.path))  # a launcher may start its processes in another folder
-    return dataclasses.replace(config, path=path).as_dict()
+    path = os.fspath(config.path)
+    if url_scheme(path) is None:
+        path = os.path.abspath(path)  # a launcher may start its processes in another folder
+    against = None if config.against is None else os.path.abspath(os.fspath(config.against))
+    return dataclasses.replace(config, path=path, against=against).as_dict()

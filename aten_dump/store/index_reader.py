@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +23,10 @@ import xxhash
 
 from ..errors import FormatError, MissingDataError, StoreError
 from .index_ends import END_BYTES, find_unproven_commit, first_records
+from .objects.url_path import place_of
 from .raw_rows import RawRows, split_records
 from .records import COMMIT, FORMAT_VERSION, HEADER, RECORD_TYPES, Commit, Header
-from .regular_files import let_go, open_inside
+from .stored_files import StoredFile, open_stored
 from .writing.index_writer import INDEX_FILE
 
 # A check record: array of 3, kind 19, an int in its shortest form, 8 bytes.
@@ -95,7 +95,7 @@ def paused_gc() -> Iterator[None]:
 
 def index_path(path: Path) -> Path:
     """Return the index file of a rank's folder; a path to the file stays as it is."""
-    path = Path(path)
+    path = place_of(path)
     return path if path.name == INDEX_FILE else path / INDEX_FILE
 
 
@@ -111,7 +111,7 @@ def read_index(path: Path) -> IndexData:
     """
     path = index_path(path)
     try:
-        fd = open_inside(path)
+        file = open_stored(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             f"{path} does not exist: this step or rank was not recorded, or was not copied"
@@ -119,17 +119,18 @@ def read_index(path: Path) -> IndexData:
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     try:
-        return read_open_index(fd, path)
+        return read_open_index(file)
     finally:
-        let_go(fd)
+        file.close()
 
 
-def read_open_index(fd: int, path: Path) -> IndexData:
-    """Read an index through a descriptor that is at its beginning; `path` names it in errors."""
+def read_open_index(file: StoredFile) -> IndexData:
+    """Read an index that is open."""
+    path = file.path
     try:
-        data, good = _read_good(fd, path)
-        size = max(os.fstat(fd).st_size, good.nbytes)
-        tail = os.pread(fd, END_BYTES, max(good.nbytes, size - END_BYTES))
+        data, good = _read_good(file)
+        size = max(file.size, good.nbytes)
+        tail = bytes(file.read(END_BYTES, max(good.nbytes, size - END_BYTES)))
     except OSError as error:
         if isinstance(error, StoreError):
             raise
@@ -137,15 +138,15 @@ def read_open_index(fd: int, path: Path) -> IndexData:
     return index_of(path, data, good, size, tail)
 
 
-def _read_good(fd: int, path: Path) -> tuple[bytearray, GoodPart]:
+def _read_good(file: StoredFile) -> tuple[bytearray, GoodPart]:
     """Read as far as check records vouch for what comes; a hole of a terabyte at the end is not read."""
     data = bytearray()
     checks = _Checks()
-    while chunk := os.read(fd, _READ_BYTES):
+    while chunk := file.read(_READ_BYTES, len(data)):
         is_first = not data
         data += chunk
         if is_first:
-            _refuse_foreign(path, data)
+            _refuse_foreign(file.path, data)
         checks.find(data)
         if checks.problem is not None or len(data) - checks.good > MOST_UNCHECKED_BYTES:
             break

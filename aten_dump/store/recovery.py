@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from .rank_lock import RankLock, lock_file
 from .records import BLOB, CALL, COMMIT, DAMAGED, NOTE, RECOVERED, SHARD, VALUE, Blob, Commit, Header, Note, Shard
 from .regular_files import GrowingFile, let_go, open_folder, open_inside, size_inside, write_all, written
 from .shards import encode_header, header_entries, partial_name, read_header, shard_name
+from .stored_files import LocalFile
 from .writing.index_writer import IndexWriter
 
 _NBYTES: Final = Blob._fields.index("nbytes")
@@ -55,11 +56,12 @@ class RecoveryReport:
     message: str = ""
 
 
-def recover(directory: Path) -> RecoveryReport:
+def recover(directory: Path, elsewhere: Mapping[int, int] | None = None) -> RecoveryReport:
     """Complete the dump of one step and rank as far as its journal reaches.
 
     Args:
         directory: the folder ``step*/rank*``.
+        elsewhere: finished shards that are kept in another place, and their bytes.
 
     Raises:
         StoreError: another process is still writing it, or the disk refuses.
@@ -69,13 +71,13 @@ def recover(directory: Path) -> RecoveryReport:
     directory = path.parent
     try:
         with _opened(path) as fd:
-            data = read_open_index(fd, path)
+            data = read_open_index(LocalFile(fd, path, is_lent=True))
             if data.header is None:
                 message = "cut short before its first record: nothing to recover"
                 return RecoveryReport(directory, False, False, message=message)
             if _is_fine(data, directory):
                 return RecoveryReport(directory, False, True, message=_FINE)
-        return _recover_locked(path, data.header)
+        return _recover_locked(path, data.header, elsewhere or {})
     except OSError as error:
         if isinstance(error, AtenDumpError):
             raise
@@ -93,7 +95,7 @@ def _opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         yield fd
 
 
-def _recover_locked(path: Path, header: Header) -> RecoveryReport:
+def _recover_locked(path: Path, header: Header, elsewhere: Mapping[int, int]) -> RecoveryReport:
     lock = RankLock.take(path.parent)
     if lock is None:
         raise StoreError(
@@ -104,10 +106,10 @@ def _recover_locked(path: Path, header: Header) -> RecoveryReport:
             if not lock_file(fd):  # a writer of an older version, which has no file for its lock
                 raise StoreError(f"{path} is still being written by process {header.pid}; wait until that has ended")
             # Read again, and from the file that is locked: its writer, or another recovery, may just have ended.
-            data = read_open_index(fd, path)
+            data = read_open_index(LocalFile(fd, path, is_lent=True))
             if _is_fine(data, path.parent):
                 return RecoveryReport(path.parent, False, True, message=_FINE)
-            return _complete(fd, path.parent, data)
+            return _complete(fd, path.parent, data, elsewhere)
     finally:
         lock.release()
 
@@ -121,12 +123,15 @@ def _is_fine(data: IndexData, directory: Path) -> bool:
     return not any(_needs_header(directory, shard, blobs[shard.number]) for shard in data.records(SHARD))
 
 
-def _complete(fd: int, directory: Path, data: IndexData) -> RecoveryReport:
+def _complete(fd: int, directory: Path, data: IndexData, elsewhere: Mapping[int, int]) -> RecoveryReport:
     check_shards(data.rows[SHARD], str(data.path))
     blobs = _blobs_of_shards(data)
     sizes: list[int] = []
     completed, missing, lost = [], [], []
     for shard in data.records(SHARD):
+        if shard.number in elsewhere:
+            sizes.append(elsewhere[shard.number])
+            continue
         result = _complete_shard(directory, shard, blobs[shard.number])
         sizes.append(result.nbytes)
         lost += result.lost

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ..errors import FormatError
+from .objects.url_path import UrlPath
 
 try:
     from . import _small_files
@@ -44,19 +45,25 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 def numbered_folders(directory: Path, kind: Literal["step", "rank", "restart"]) -> dict[int, Path]:
     """Return the subfolders named `kind` and a number, by number; links and numbers written otherwise are none."""
     found = {}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            match = _NUMBERED.fullmatch(entry.name)
-            if match and match[1] == kind and entry.is_dir(follow_symlinks=False):
-                found[int(match[2])] = directory / entry.name
+    for name, is_folder in _entries(directory):
+        match = _NUMBERED.fullmatch(name)
+        if match and match[1] == kind and is_folder:
+            found[int(match[2])] = directory / name
     return dict(sorted(found.items()))
 
 
 def foreign_entries(directory: Path, kind: Literal["step", "rank", "restart"]) -> list[str]:
     """Return names that look like a step's or rank's folder and are none: ``step00``, a link, a file."""
     ours = {path.name for path in numbered_folders(directory, kind).values()}
+    return sorted(name for name, _ in _entries(directory) if _looks_numbered(name, kind) and name not in ours)
+
+
+def _entries(directory: Path) -> list[tuple[str, bool]]:
+    """Return what a folder holds, by name: is it a folder, and no link?"""
+    if isinstance(directory, UrlPath):
+        return [(name, found is None) for name, found in directory.entries().items()]
     with os.scandir(directory) as entries:
-        return sorted(entry.name for entry in entries if _looks_numbered(entry.name, kind) and entry.name not in ours)
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
 
 def _looks_numbered(name: str, kind: str) -> bool:
@@ -299,6 +306,9 @@ class GrowingFile:
 
 def size_inside(path: Path) -> int | None:
     """Return the bytes of a regular file of a dump; None where there is no such file."""
+    if isinstance(path, UrlPath):
+        listed = path.listed()
+        return None if listed is None else listed.nbytes
     try:
         fd = open_inside(path)
     except (FileNotFoundError, FormatError):

@@ -21,7 +21,9 @@ from typing import Any, Final
 import xxhash
 
 from ..errors import FormatError, MissingDataError, StoreError
+from .objects.url_path import place_of
 from .regular_files import open_inside
+from .stored_files import open_stored
 
 RUN_FILE: Final = "run.json"
 _MOST_BYTES: Final = 64 << 20
@@ -145,10 +147,10 @@ def read_run(root: Path) -> dict[str, Any]:
         MissingDataError: there is none (interrupted at the start, or not a dump).
         FormatError: it is not a JSON object, or was changed.
     """
-    path = Path(root) / RUN_FILE
+    path = place_of(root) / RUN_FILE
     try:
-        with open(open_inside(path), "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        with contextlib.closing(open_stored(path)) as file:
+            data = bytes(file.read(_MOST_BYTES + 1, 0))
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"{path} does not exist: is {root} the folder of a dump? It holds run.json and step*/rank*"
         raise MissingDataError(message) from error

@@ -11,10 +11,9 @@ Theory of operation
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -22,9 +21,10 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError, MissingDataError, StoreError
 from .damage_seen import note_damage
+from .objects.url_path import place_of
 from .records import Blob, Shard
-from .regular_files import let_go, open_inside
 from .shards import partial_name, shard_name
+from .stored_files import StoredFile, open_stored
 
 PIECE_BYTES: Final = 512 << 10  # still in the cache when it is hashed, beside the pages that it was copied from
 _MOST_OPEN: Final = 4  # shards: there are readers of many ranks at a time, and a process may have 1024 files open
@@ -41,12 +41,12 @@ class ShardReader:
             shards: Shard records, typed or raw rows.
             verify: compare each blob with its checksum when it is first read.
         """
-        self._directory = Path(directory)
+        self._directory = place_of(directory)
         self._header_bytes: dict[int, int] = {}
         for row in shards:
             shard = Shard._make(row[:3])
             self._header_bytes[shard.number] = shard.header_bytes
-        self._files: dict[int, _ShardFile] = {}
+        self._files: dict[int, StoredFile] = {}
         self._verify = verify
         self._verified: set[int] = set()
 
@@ -100,7 +100,7 @@ class ShardReader:
         while room:
             file = self._file_of(blob)
             try:
-                got = os.preadv(file.fd, (room,), at)
+                got = file.read_into(room, at)
             except OSError as error:
                 raise StoreError(error.errno, f"cannot read {file.path}: {error.strerror}") from error
             if not got:  # cut off since it was opened
@@ -130,7 +130,7 @@ class ShardReader:
             )
         return item
 
-    def _file_of(self, blob: Blob) -> _ShardFile:
+    def _file_of(self, blob: Blob) -> StoredFile:
         """Return the shard that a blob is in, which reaches as far as the blob."""
         end = self._header_bytes[blob.shard] + blob.offset + blob.nbytes
         file = self._files.get(blob.shard)
@@ -142,18 +142,18 @@ class ShardReader:
             raise _cut_off(blob, self._directory, file.size)
         return file
 
-    def _open(self, number: int) -> _ShardFile:
+    def _open(self, number: int) -> StoredFile:
         """Open a shard, whichever name it has, and see that its data begin where the index says."""
         finished = self._directory / shard_name(number)
         # The finished name twice: a growing shard may be renamed between the first look and the second.
         for path in (finished, self._directory / partial_name(number), finished):
             try:
-                file = _ShardFile(open_inside(path), path)
+                file = open_stored(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-            start = int.from_bytes(os.pread(file.fd, 8, 0), "little") + 8
+            start = int.from_bytes(file.read(8, 0), "little") + 8
             if path is finished and start != self._header_bytes[number]:
                 expected = self._header_bytes[number]
                 note_damage(f"{path} has another header than it was written with")
@@ -161,20 +161,6 @@ class ShardReader:
             return file
         note_damage(f"{finished} does not exist")
         raise MissingDataError(f"{finished} does not exist, nor its .partial: copy it next to the index it belongs to")
-
-
-class _ShardFile:
-    """An open shard. It is closed when nobody holds it any more: one thread may let go of it while another reads."""
-
-    def __init__(self, fd: int, path: Path) -> None:
-        self.fd, self.path = fd, path
-        self.size = os.fstat(fd).st_size
-
-    def __del__(self) -> None:
-        let_go(self.fd)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an open shard is not copied: each copy would close the file of all")
 
 
 def _cut_off(blob: Blob, directory: Path, there: int) -> MissingDataError:

@@ -10,6 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 from ..errors import FormatError, StoreError
 from .records import Blob
-from .regular_files import PARTIAL, open_inside
+from .regular_files import PARTIAL
+from .stored_files import open_stored
 
 ALIGNMENT: Final = 64  # of the data's start in the file
 MAX_HEADER_BYTES: Final = 64 << 20  # safetensors refuses headers above 100,000,000 bytes
@@ -97,9 +99,9 @@ def encode_header(entries: Iterable[str], header_bytes: int) -> bytes:
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     """Return the bytes before the data and the JSON header of a finished shard."""
     try:
-        with open(open_inside(path), "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            text = file.read(size) if size <= 100_000_000 else b""
+        with contextlib.closing(open_stored(path)) as file:
+            size = int.from_bytes(file.read(8, 0), "little")
+            text = file.read(size, 8) if size <= 100_000_000 else b""
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     try:

@@ -6,11 +6,11 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 from torch import nn
 
 from ..capture.intercept.next_module_call import NextModuleCall
+from ..capture.launcher_rank import folder_of_attempt
 from ..capture.mode import DumpMode
 from ..config import DumpConfig
 from ..errors import AtenDumpError, ConfigError
@@ -105,6 +105,6 @@ def _config(record: object) -> DumpConfig | None:
         config = DumpConfig(path=os.fspath(record), data="tensor", on_error="warn")
     else:
         raise ConfigError(f"Watch got record={record!r:.100}; allowed: a path, a DumpConfig, or None")
-    if not config.overwrite and (Path(config.path) / "run.json").exists():
+    if not config.overwrite and (folder_of_attempt(config.path)[0] / "run.json").exists():
         raise ConfigError(f"Watch's record={str(config.path)!r} holds a dump already; choose another path")
     return config

@@ -12,7 +12,7 @@ from tests.checkout import ROOT
 from tests.docs.pages import BLOCK, Page, Said
 
 DOCS = ROOT / "docs"
-PAGES = ["guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts"]
+PAGES = ["guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts", "guide/micro-batches-and-batch-disagree"]
 SLOW = ["tutorial", "guide/differs-on-another-machine"]
 
 

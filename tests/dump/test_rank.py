@@ -77,7 +77,7 @@ def test_a_copy_is_opened_anew_and_closes_no_file_of_the_other(
     assert other == rank and torch.equal(other.tensor(name), expected)
     shards = rank.source._shards
     assert shards is not None
-    with pytest.raises(TypeError, match="an open shard is not copied"):
+    with pytest.raises(TypeError, match="an open file is not copied"):
         copied(next(iter(shards._files.values())))
     del other
     gc.collect()

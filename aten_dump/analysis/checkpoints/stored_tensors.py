@@ -30,6 +30,7 @@ from ...dump import Call, Dump, RankDump, Step, Value
 from ...dump.foreign.tensor_files import load_torch
 from ...dump.wholeness import not_whole_lines
 from ...errors import ConfigError, FormatError, MissingDataError, StoreError
+from ...store.objects.url_path import UrlPath, place_of
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import leaf_gradients, named_leaves
 from ..given_dumps import opened
@@ -104,7 +105,7 @@ def open_checkpoint(given: Given) -> Checkpoint:
         MissingDataError: there is no such file, or a shard is missing.
         StoreError: a file cannot be read.
     """
-    if isinstance(given, (str, os.PathLike)) and _is_dump(Path(given)):
+    if isinstance(given, (str, os.PathLike)) and _is_dump(place_of(given)):
         given = opened(given)[0]
     match given:
         case nn.Module():
@@ -120,6 +121,8 @@ def open_checkpoint(given: Given) -> Checkpoint:
 
 
 def _is_dump(path: Path) -> bool:
+    if isinstance(path, UrlPath):
+        return True  # no checkpoint is read from there: who opens it says what it is
     try:
         names = os.listdir(path)
     except OSError:  # who reads it says why

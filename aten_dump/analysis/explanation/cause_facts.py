@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ...dump import Call, RankDump, Value
@@ -13,6 +14,7 @@ from ..evidence.findings import Finding, Place, Row
 from ..facts.hyperparameters import numbers_sentence, optimizers_otherwise
 from ..facts.modes import grad_mode_sentence, mode_sentence, module_sentence, modules_otherwise
 from ..facts.ratio import ratio_sentence
+from ..facts.touched import touched_sentence
 from ..flow.argument_differences import argument_differences
 from .nonfinite_first import nonfinite_first
 
@@ -92,12 +94,8 @@ def _told(place: Place | None, call: Call | None) -> Place | None:
 def _facts(target: Call, baseline: Call, slot: str) -> Iterator[str]:
     one, other = _value(target, slot), _value(baseline, slot)
     if one is not None and other is not None and one.has_data and other.has_data:
-        try:
-            sentence = ratio_sentence(one, other)
-        except AtenDumpError:  # damaged bytes: the comparison says so itself
-            sentence = ""
-        if sentence:
-            yield sentence
+        with suppress(AtenDumpError):  # damaged bytes: the comparison says so itself
+            yield from filter(None, (ratio_sentence(one, other), touched_sentence(one, other)))
     if target.phase == "optimizer":
         groups = [
             optimizer_groups(call.rank.tables.optimizer_groups, call.record.start_ns) for call in (target, baseline)

@@ -19,7 +19,9 @@ from ..parts.blocks import dimensions_of
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
+from .factor import factor_sentence
 from .left_alone import SIDES, left_alone, name_of, parameter_of
+from .other_layout import FORWARD, OtherLayout
 from .other_sources import computing, first_reader, holds_permuted, other_source
 from .state_names import StateNames
 from .uncleared import uncleared
@@ -34,7 +36,6 @@ _KINDS: Final[dict[str, FindingKind]] = {
     "output": "result",
     "read": "result",
 }
-FORWARD: Final = ("loss", "output", "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,25 @@ class Causes:
         self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self._ends = ends
+        self._layout: OtherLayout | None = None
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
         """Return the cause of some ends that one side lacks, or of calls that were given another number."""
+        cause = self._found(odd, near)
+        factor = factor_sentence(self._sides, self._ends)
+        return replace(cause, text=f"{cause.text}; {factor}") if factor else cause
+
+    def _found(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall]) -> Cause:
         if not (odd[0] or odd[1]):
             return self._same_op(near[0].target, near[0].baseline)
         flows = self._sides[0].flow, self._sides[1].flow
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
+        self._layout = OtherLayout(self._sides, self._ends, odd)
+        if (lacking := self._layout.lacking_terms(odd)) is not None:
+            return _at("gradient", *lacking)
+        odd = self._layout.rest
         self.cones = self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
@@ -151,6 +162,8 @@ class Causes:
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
             left_out: set[int] = set() if made[1 - side] else made[side]
+            if self._layout is not None and self._layout.is_in_other_order:
+                left_out = left_out | {number for number, call in cone.calls.items() if _is_index(call)}
             if kinds != FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
@@ -189,7 +202,7 @@ class Causes:
             if given & self._numbers_read(1 - side, other):
                 return firsts
             if given:
-                if self._reads_odd_source(1 - side, other):
+                if any(self._odd_sources(1 - side, other)):
                     return firsts
                 shared = {
                     number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
@@ -214,11 +227,18 @@ class Causes:
                 return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
         return False
 
-    def _reads_odd_source(self, side: int, call: Call) -> bool:
-        """Return True if a call reads a source that the other side does not have, not even in another order."""
-        read = (value for _, value in self._sides[side].flow.reads(call) if self._is_odd_source(side, value))
+    def _of_odd_source(self, call: Call) -> Cause | None:
+        """Return the cause where a call of the target reads a source that the baseline does not have."""
+        for slot, value in self._odd_sources(0, call):
+            return Cause("source", call, None, self._other_contents(value, None), "", slot)
+        return None
+
+    def _odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
+        """Yield the sources that a call reads and the other side does not have, not even in another order."""
         others = (self._sources.target, self._sources.baseline)[1 - side]
-        return any(not any(holds_permuted(value, other) for other in others) for value in read)
+        for slot, value in self._sides[side].flow.reads(call):
+            if self._is_odd_source(side, value) and not any(holds_permuted(value, other) for other in others):
+                yield slot, value
 
     def _numbers_read(self, side: int, call: Call) -> set[int]:
         numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))
@@ -235,7 +255,7 @@ class Causes:
             return self._same_op(first, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
-            if known is not None and self._is_asked_otherwise(known):
+            if known is not None and (self._is_asked_otherwise(known) or self._changes_on_one_side(known)):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
@@ -243,7 +263,7 @@ class Causes:
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
         if lacks and not adds:
-            return self._one_sided(None, other, calls)
+            return self._of_odd_source(first) or self._one_sided(None, other, calls)
         if adds and not lacks:
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
@@ -269,6 +289,15 @@ class Causes:
                 if any(self._changes_nothing(at, calls[at], results[at]) for at in (0, 1)):
                     return calls
         return None
+
+    def _changes_on_one_side(self, pair: Pair) -> bool:
+        """Return True if one of two calls of an op leaves what it reads as it is, as a product with ones does."""
+        calls = pair.target, pair.baseline
+        return calls[0].op == calls[1].op and any(
+            self._changes_nothing(side, call, value)
+            for side, call in enumerate(calls)
+            for _, value in self._sides[side].flow.results(call)
+        )
 
     def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
         numbers = self._sides[side].numbers
@@ -343,6 +372,8 @@ class Causes:
             return Cause("source", first, other, self._other_contents(value, theirs), "", slot)
         if first.id in self._sides[0].flow.rank.tables.random:
             return Cause("random", first, other, "it draws other random numbers")
+        if self._layout is not None and (lacking := self._layout.reading_a_term(first, other)) is not None:
+            return _at("gradient", *lacking)
         rewired = [*self._rewired(first, other)]
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
@@ -414,7 +445,7 @@ class Causes:
         """
         theirs = dict(self._sides[1].flow.reads(other))
         for slot, value in self._sides[0].flow.reads(first):
-            if slot not in theirs:
+            if slot not in theirs or self._is_part(value, theirs[slot]):
                 continue
             makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
             if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
@@ -454,7 +485,13 @@ class Causes:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
                 if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
                     made = self._maker(0, value), self._maker(1, theirs[slot])
-                    yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
+                    if self._layout is not None and self._layout.is_reordered(value, theirs[slot]):
+                        yield (
+                            slot,
+                            f"the elements of {made[0]} are in another order than those of the baseline's {made[1]}",
+                        )
+                    else:
+                        yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
 
     def _maker(self, side: int, value: Value) -> str:
         """Return who made a value, or what it is that was there before the step."""
@@ -504,6 +541,11 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
+
+
+def _is_index(call: Call) -> bool:
+    """Return True if a call makes nothing but integers."""
+    return all(not value.is_floating for _, value in call.result_values())
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:

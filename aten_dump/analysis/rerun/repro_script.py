@@ -24,6 +24,7 @@ import torch
 
 from ...dump import Call, CompiledKernel, GeneratorRef, GraphNode, NodeRef, ObjectRef, ReprRef, Value
 from ...errors import ReplayError
+from ...store.objects.url_path import UrlPath
 from ...store.op_names import read_op_name
 from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
@@ -228,6 +229,9 @@ class _Script:
 
     def _shard(self, number: int) -> None:
         path: Path = self._rank.directory / shard_name(number)
+        if isinstance(path, UrlPath):
+            dump = path.parent.parent.parent
+            raise ReplayError(f"a script reads shards from a local folder, and {dump} is a URL: copy it here first")
         if not path.exists():
             raise ReplayError(f"{path} is not finished; run `aten-dump recover` first")
         self._shards[number] = str(path.absolute())

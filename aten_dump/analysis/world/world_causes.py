@@ -24,7 +24,8 @@ from ..ends.ends import AS_LEFT, End, number_of
 from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..explanation.both_sides import Evaluated
-from ..explanation.causes import FORWARD, Cause, Causes
+from ..explanation.causes import Cause, Causes
+from ..explanation.other_layout import FORWARD
 from ..flow.data_flow import DataFlow
 from .carried import by_role
 from .groups import Group, near, right_ranks

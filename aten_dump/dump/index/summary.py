@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from ...errors import StoreError
 from ...store import records
 from ...store.index_ends import END_BYTES, find_commit, read_header
-from ...store.regular_files import open_inside
+from ...store.stored_files import open_stored, sizes_in
 from ...store.writing.index_writer import INDEX_FILE
 
 _HEAD_BYTES: Final = 1 << 16
@@ -36,22 +36,16 @@ def summarize(directory: Path) -> Summary:
     """
     path = directory / INDEX_FILE
     try:
-        with open(open_inside(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(_HEAD_BYTES)
+        with contextlib.closing(open_stored(path)) as file:
+            size = file.size
+            head = bytes(file.read(_HEAD_BYTES, 0))
             commit = None
             for nbytes in _TAIL_BYTES:
                 start = max(0, size - nbytes)
-                file.seek(start)
-                commit = commit or find_commit(file.read(size - start), start)
-        sizes = _shard_sizes(directory)
+                commit = commit or find_commit(bytes(file.read(size - start, start)), start)
+        sizes = [nbytes for name, nbytes in sizes_in(directory).items() if name.startswith("shard-")]
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     return Summary(read_header(head), commit, size, sum(sizes), len(sizes))
-
-
-def _shard_sizes(directory: Path) -> list[int]:
-    with os.scandir(directory) as entries:
-        return [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.startswith("shard-")]

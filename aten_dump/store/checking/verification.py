@@ -20,6 +20,7 @@ from ..records import BLOB, CALL, DATA, LAYOUTS, NOTE, RECOVERED, SHARD, TEXT, V
 from ..regular_files import size_inside
 from ..shard_reader import ShardReader
 from ..shards import DTYPE_BYTES, encode_header, header_entries, read_header, shard_name
+from ..stored_files import with_local_header
 from .references import check_references
 
 _NBYTES, _SHARD = (Blob._fields.index(name) for name in ("nbytes", "shard"))
@@ -136,7 +137,7 @@ def _headers(directory: Path, data: IndexData) -> Iterable[str]:
         if nbytes is None:
             continue  # still growing, or said by _sizes
         try:
-            with safe_open(path, "np") as file:
+            with with_local_header(path) as local, safe_open(local, "np") as file:
                 file.keys()
             size = nbytes - shard.header_bytes
             entries, _ = header_entries(blob for blob in blobs[shard.number] if blob.offset + blob.nbytes <= size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...errors import StoreError
 from ..threads.bell import Bell
@@ -26,6 +27,9 @@ class WriterSettings:
         to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
         on_beat: is called on the writer's thread some twenty times a second, for as long as that lives.
         on_steps: is told of steps, on the writer's thread, when their files are there, or up to a second later.
+        on_file: is told of each finished shard, and of the index when nothing more is written to it, on the writer's
+            thread.
+        room: is asked for room for so many bytes before a step or shard is begun, and may wait there.
 
     Raises:
         StoreError: a size is too small.
@@ -42,6 +46,13 @@ class WriterSettings:
     to_disk: bool = False
     on_beat: Callable[[], None] | None = None
     on_steps: Callable[[list[int]], None] | None = None
+    on_file: Callable[[Path], None] | None = None
+    room: Callable[[int], None] | None = None
+
+    def say_finished(self, path: Path) -> None:
+        """Tell `on_file` of a file."""
+        if self.on_file is not None:
+            self.on_file(path)
 
     def __post_init__(self) -> None:
         for name, least in (("queue_bytes", LEAST_QUEUE_BYTES), ("shard_bytes", 1)):

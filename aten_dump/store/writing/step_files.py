@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from ..rank_lock import RankLock
 from ..records import COMMIT, HASH, NOTE, Commit, Hash, Header, Note
 from ..regular_files import let_go, make_folder, sync_folder
-from ..shards import most_entry_bytes
+from ..shards import most_entry_bytes, shard_name
 from ..threads.side_by_side import side_by_side
 from .arena import Chunk
 from .index_writer import INDEX_FILE, IndexWriter
@@ -188,6 +188,7 @@ class StepFiles:
         if self._settings.to_disk:
             self.sync()
         self._close()
+        self._settings.say_finished(self._directory / INDEX_FILE)
 
     def interrupt(self) -> None:
         """Finish the shards of a step that never ended; without a commit."""
@@ -195,6 +196,7 @@ class StepFiles:
         self.flush()
         self._finish_shards()
         self._close()
+        self._settings.say_finished(self._directory / INDEX_FILE)
 
     def abandon(self) -> None:
         """Close the files as they are, after an error. The records that came are written, if they can be."""
@@ -274,6 +276,8 @@ class StepFiles:
         return waiting.index(min(waiting))
 
     def _begin_shard(self, entry_bytes: int, nbytes: int) -> ShardWriter:
+        if self._settings.room is not None:
+            self._settings.room(nbytes)
         self._handed_on.free_space.check(self._directory.parent.parent, nbytes)
         number = len(self._shard_sizes) + len(self._shards)
         header_bytes = self._handed_on.header_budget.reserve(entry_bytes)
@@ -294,6 +298,7 @@ class StepFiles:
             raise
         self._journal(shard)
         self._write_seconds += time.perf_counter() - begun
+        self._settings.say_finished(self._directory / shard_name(shard.record.number))
 
     def _finish_shards(self) -> None:
         for lane, shard in enumerate(self._lanes):

@@ -147,6 +147,8 @@ class Steps:
         """Return the files of the step that is open, made now if there are none yet."""
         header = self._header
         if self._files is None and header is not None:
+            if self._settings.room is not None:
+                self._settings.room(0)
             directory = self._root / f"step{header.step}" / f"rank{self._rank}"
             self._files = StepFiles(directory, header, self._settings, self._handed_on)
             self._untold.append(header.step)

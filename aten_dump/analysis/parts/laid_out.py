@@ -1,0 +1,204 @@
+"""Values that the other side has laid out otherwise: its rows in another order, or what sums to its own.
+
+Theory of operation
+    Where ends differ, the walk back from them should not blame what merely lays out the work. A value that one side
+    makes several times, once for each part of the batch, stands for one of the other side if it adds up to that (the
+    share of a loss, the gradient of a weight), or if together they hold its elements: as many, with the same norm. No
+    verdict rests on it: nothing is looked at but what counts as a counterpart while the cause is looked for.
+    What is made at one line of a module is looked at as made of k rounds, for each k that divides how often it is made.
+    Elements in another order are only taken for a layout where at least two values were brought into it. Of one alone
+    (labels that were turned) the call that did it is the cause.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...dump import Call, Value
+from ..evaluation.evaluation import Evaluation
+from ..signatures.signature import TOLERANCE, Signature, distance
+
+_MOVES: Final = frozenset(
+    f"aten::{name}"
+    for name in ("index", "index_select", "gather", "take", "take_along_dim", "flip", "roll", "sort", "embedding")
+)
+_SLICES: Final = frozenset(
+    f"aten::{name}" for name in ("slice", "split", "split_with_sizes", "narrow", "select", "unbind", "tensor_split")
+)
+_LEAST_MOVED: Final = 2  # values brought into another order, from which on that is a layout
+_MOST_LIKE: Final = 64  # values made at one line in one round
+_SPREAD: Final = 10.0  # times the tolerance of a norm: what a projection may be off
+
+Sides = tuple[Evaluation, Evaluation]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A result of a call, with what is known of it."""
+
+    call: Call
+    number: int
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What the other side's value is the sum of, or the mean."""
+
+    of: int  # the number of the other side's
+    count: int  # of all terms
+    is_mean: bool
+
+
+class LaidOut:
+    """Finds what the other side has laid out otherwise, and lets each side have its numbers.
+
+    Attributes:
+        is_in_other_order: one side's rows are in another order than the other's.
+        terms: of either side, by number.
+    """
+
+    def __init__(self, sides: Sides, wrong: Collection[int]) -> None:
+        """Look at both sides.
+
+        Args:
+            sides: evaluated.
+            wrong: numbers of ends that differ: they stand for nothing.
+        """
+        self._sides = sides
+        self._found: tuple[set[int], set[int]] = (set(), set())  # numbers of each side that the other has
+        self.terms: tuple[dict[int, Term], dict[int, Term]] = ({}, {})
+        moved = self._taken_by(0, _MOVES), self._taken_by(1, _MOVES)
+        self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
+        if self.is_in_other_order:
+            for side, some in enumerate(moved):
+                self._found[side].update(*some.values())
+        for side in (0, 1):
+            self._found[side].update(*self._taken_by(side, _SLICES).values())
+        made = self._made_by(0), self._made_by(1)
+        candidates = [*_alike(made), *_in_rounds(0, made), *_in_rounds(1, made)]
+        for side, one, parts in sorted(candidates, key=lambda found: found[1].call.id):
+            self._compare(side, one, parts)
+        for side, numbers in enumerate(self._found):
+            for number in numbers.difference(wrong):
+                sides[1 - side].holders.setdefault(number, [])
+
+    def _is_odd(self, side: int, number: int | None) -> bool:
+        return number is not None and number not in self._sides[1 - side].holders
+
+    def _taken_by(self, side: int, ops: Collection[str]) -> dict[int, set[int]]:
+        """Return the values that a side takes all elements of by some ops: numbers of results, by number."""
+        evaluation = self._sides[side]
+        taken: dict[int, list[_Made]] = defaultdict(list)
+        for call in evaluation.flow.calls():
+            if call.op.partition(".")[0] in ops and (reads := evaluation.flow.reads(call)):
+                whole = evaluation.numbers.get(reads[0][1].id)
+                if whole is None or self._is_odd(side, whole):
+                    continue
+                for _, value in call.result_values() if ops is _SLICES else evaluation.flow.results(call)[:1]:
+                    made = self._made(side, call, value)
+                    if made is not None and self._is_odd(side, made.number):
+                        taken[whole].append(made)
+        found: dict[int, set[int]] = {}
+        for whole, parts in taken.items():
+            of_whole = evaluation.signatures.get(next(iter(evaluation.holders.get(whole, ())), 0))
+            if of_whole is None:
+                continue
+            for some in (*([one] for one in parts), parts):
+                if may_hold([one.signature for one in some], of_whole):
+                    found.setdefault(whole, set()).update(one.number for one in some)
+        return found
+
+    def _made(self, side: int, call: Call, value: Value) -> _Made | None:
+        number = self._sides[side].numbers.get(value.id)
+        signature = self._sides[side].signatures.get(value.id)
+        return None if number is None or signature is None else _Made(call, number, signature)
+
+    def _made_by(self, side: int) -> dict[str, list[_Made]]:
+        """Return what a side makes, in order, by the slot."""
+        found: dict[str, list[_Made]] = defaultdict(list)
+        flow = self._sides[side].flow
+        for call in flow.calls():
+            for slot, value in flow.results(call) or call.output_values():  # of a view, what it shows
+                made = self._made(side, call, value)
+                if made is not None:
+                    found[f"{call.op} {call.phase} {slot}"].append(made)
+        return found
+
+    def _compare(self, side: int, one: _Made, parts: Sequence[_Made]) -> None:
+        """Let both sides have the numbers of a value and of those that it consists of."""
+        if not (self._is_odd(side, one.number) or any(self._is_odd(1 - side, part.number) for part in parts)):
+            return
+        signatures = [part.signature for part in parts]
+        is_sum = len(parts) > 1 and _adds_up(signatures, one.signature, 1)
+        is_met = is_sum or (len(parts) > 1 and _adds_up(signatures, one.signature, len(parts)))
+        if is_met:
+            self.terms[1 - side].update((part.number, Term(one.number, len(parts), not is_sum)) for part in parts)
+        elif self.is_in_other_order and may_hold(signatures, one.signature):
+            is_met = self._reads_met(side, one) and all(self._reads_met(1 - side, part) for part in parts)
+        if is_met:
+            self._found[side].add(one.number)
+            self._found[1 - side].update(part.number for part in parts)
+
+    def _reads_met(self, side: int, made: _Made) -> bool:
+        """Return True if a call reads nothing but what the other side has, maybe laid out otherwise."""
+        evaluation = self._sides[side]
+        numbers = (evaluation.numbers.get(value.id) for _, value in evaluation.flow.reads(made.call))
+        return all(not self._is_odd(side, number) or number in self._found[side] for number in numbers)
+
+
+def _alike(made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]) -> Iterator[tuple[int, _Made, list[_Made]]]:
+    """Yield what the target makes, and what the baseline makes at the same place: in a module or at a line, the nth."""
+    places: tuple[Callable[[_Made], Hashable], ...] = (lambda one: one.call.module, lambda one: one.call.where)
+    for slot in made[0].keys() & made[1].keys():
+        for place in places:
+            ours, theirs = _by(made[0][slot], place), _by(made[1][slot], place)
+            for where in ours.keys() & theirs.keys():
+                if len(ours[where]) == len(theirs[where]):
+                    yield from ((0, one, [other]) for one, other in zip(ours[where], theirs[where], strict=True))
+
+
+def _in_rounds(
+    side: int, made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]
+) -> Iterator[tuple[int, _Made, list[_Made]]]:
+    """Yield what a side makes, with what the other side makes of the same op at one line, once in each round."""
+    for slot in made[0].keys() & made[1].keys():
+        wholes: dict[tuple[str, int], list[list[_Made]]] = defaultdict(list)  # by module and number in a round
+        for (module, _), ones in _by_line(made[side][slot]).items():
+            wholes[module, len(ones)].append(ones)
+        for (module, _), others in _by_line(made[1 - side][slot]).items():
+            for count in range(1, min(len(others) // 2, _MOST_LIKE) + 1):
+                for ones in wholes.get((module, count), ()) if not len(others) % count else ():
+                    yield from ((side, one, others[at::count]) for at, one in enumerate(ones))
+
+
+def _by_line(made: Sequence[_Made]) -> dict[tuple[str, str], list[_Made]]:
+    return _by(made, lambda one: (one.call.module, one.call.where))
+
+
+def _by(made: Sequence[_Made], key: Callable[[_Made], Hashable]) -> dict[Any, list[_Made]]:
+    found: dict[Any, list[_Made]] = defaultdict(list)
+    for one in made:
+        found[key(one)].append(one)
+    return found
+
+
+def _adds_up(parts: Sequence[Signature], whole: Signature, times: int) -> bool:
+    """Return True if tensors sum to so many times another."""
+    if whole.nonfinite or any(part.nonfinite or part.numel != whole.numel for part in parts):
+        return False
+    allowed = _SPREAD * TOLERANCE * max(whole.norm, *(part.norm for part in parts))
+    first, second = sum(part.first for part in parts) / times, sum(part.second for part in parts) / times
+    return allowed > 0 and abs(first - whole.first) <= allowed and abs(second - whole.second) <= allowed
+
+
+def may_hold(parts: Sequence[Signature], whole: Signature) -> bool:
+    """Return True if tensors may hold the elements of another: as many, with the same norm, not in the same order."""
+    if sum(part.numel for part in parts) != whole.numel or sum(part.nonfinite for part in parts) != whole.nonfinite:
+        return False
+    norm = sum(part.norm**2 for part in parts) ** 0.5
+    is_near = norm > 0 and abs(norm - whole.norm) <= TOLERANCE * whole.norm
+    return is_near and (len(parts) > 1 or distance(parts[0], whole) > TOLERANCE * whole.norm)

@@ -1,0 +1,1 @@
+"""Recording to object storage, against a real server."""
