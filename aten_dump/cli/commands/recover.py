@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...dump import open_dump
+from ...dump import RankDump, open_dump
 from ...dump.foreign.foreign_rank import ForeignRank
 from ...errors import AtenDumpError, ConfigError, MissingDataError
 from ...store.objects.url_path import UrlPath, place_of
@@ -49,36 +49,29 @@ def command(dump: Path, form: str, spool: Path | None) -> None:
         raise ConfigError(f"--spool is for a URL, and {dump} is a local path")
     opened = open_dump(dump)
     ranks = [rank for attempt in (opened, *opened.attempts.values()) for rank in attempt.all_ranks()]
-    changed, failed = 0, 0
-    folders: list[dict[str, Any]] = []
-    for rank in with_progress("recovering", ranks):
-        try:
-            if isinstance(rank, ForeignRank):
-                raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
-            report = recover(rank.directory)
-        except AtenDumpError as error:
-            warn(error)
-            failed += 1
-            folders.append({"path": rank.directory, "changed": False, "committed": False, "message": str(error)})
-            continue
-        changed += report.changed
-        folders.append(
-            {
-                "path": rank.directory,
-                "changed": report.changed,
-                "committed": report.changed or report.committed,
-                "message": report.message,
-            }
-        )
-        failed += not (report.changed or report.committed)
-        if report.changed or not report.committed:
-            echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    folders = [_recovered(rank) for rank in with_progress("recovering", ranks)]
+    changed, failed = sum(one["changed"] for one in folders), sum(not one["committed"] for one in folders)
     left = f", {failed} could not be" if failed else ""
     echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing{left}")
     if form == "json":
         print_record({"path": opened.path, "folders": folders})
     if failed:
         raise click.exceptions.Exit(2)
+
+
+def _recovered(rank: RankDump) -> dict[str, Any]:
+    """Recover a step and rank, and return what came of it."""
+    try:
+        if isinstance(rank, ForeignRank):
+            raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
+        report = recover(rank.directory)
+    except AtenDumpError as error:
+        warn(error)
+        return {"path": rank.directory, "changed": False, "committed": False, "message": str(error)}
+    committed = report.changed or report.committed
+    if report.changed or not report.committed:
+        echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    return {"path": rank.directory, "changed": report.changed, "committed": committed, "message": report.message}
 
 
 def _record(one: Joined) -> dict[str, Any]:
