@@ -261,3 +261,30 @@ def test_a_spool_may_be_named(faults: Faults, url: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert open_dump(url).steps == [0, 1]
     assert CliRunner().invoke(main, ["recover", str(tmp_path), "--spool", "x"]).exit_code == 2
+
+
+RANKS = """
+import torch, torch.distributed as dist
+from aten_dump import DumpConfig, DumpMode
+import sys
+dist.init_process_group("gloo")
+grad = torch.ones(4) * dist.get_rank()
+with DumpMode(DumpConfig(path=sys.argv[1], data="tensor")) as dump:
+    for _ in range(3):
+        dist.all_reduce(grad.add(1))
+        dump.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_one_machine_share_a_spool(faults: Faults, url: str, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, tmp_path / "ranks.py", url], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "uploads fail" not in done.stderr
+    found = open_dump(url)
+    assert ([found.step(step).ranks for step in found.steps], found.problems) == ([[0, 1]] * 3, [])
+    assert not spool_folder(UrlPath(url)).joinpath("run.json").exists()
