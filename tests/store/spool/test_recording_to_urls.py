@@ -212,7 +212,7 @@ def assert_nothing_is_lost(url: str, ended: list[int], reference: Path) -> None:
     assert CliRunner().invoke(main, ["recover", url]).exit_code == 0, "it can be run again"
 
 
-@pytest.mark.parametrize(("at", "is_after"), [(2, False), (9, True)])
+@pytest.mark.parametrize(("at", "is_after"), [pytest.param(2, False, marks=pytest.mark.slow), (9, True)])
 def test_a_killed_run_is_joined_with_its_spool(
     faults: Faults, url: str, tmp_path: Path, at: int, is_after: bool
 ) -> None:
@@ -288,3 +288,35 @@ def test_ranks_of_one_machine_share_a_spool(faults: Faults, url: str, tmp_path: 
     found = open_dump(url)
     assert ([found.step(step).ranks for step in found.steps], found.problems) == ([[0, 1]] * 3, [])
     assert not spool_folder(UrlPath(url)).joinpath("run.json").exists()
+
+
+LONG_STEP = """
+import sys, time, torch
+from aten_dump import DumpConfig, DumpMode
+numbers = torch.zeros(20_000)
+with DumpMode(DumpConfig(path=sys.argv[1], data="tensor", level="aten", shard_bytes=1 << 16)) as dump:
+    for _ in range(6):
+        numbers = numbers + 1
+    dump.flush()
+    print("on file", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_step_that_is_killed_with_shards_on_both_sides_is_put_together(faults: Faults, url: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", LONG_STEP, url], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on file\n"
+        while not any("/shard-" in path for path in faults.put_paths()):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        process.kill()
+    assert "index.msgpack" in spool_files(url)
+    result = CliRunner().invoke(main, ["recover", url])
+    assert result.exit_code == 0, result.output
+    rank = open_dump(url).rank(0, 0)
+    assert rank.state == "interrupted"
+    for number in range(6):
+        assert torch.equal(rank.tensor(f"Aten.add.{number}.forward.output.0"), torch.full((20_000,), number + 1.0))
+    assert verify(rank.directory) == []
