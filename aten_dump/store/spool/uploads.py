@@ -118,6 +118,7 @@ class Uploads:
         self._room_bell = Bell()
         self._outage = _Outage()
         self._round_errors: list[BaseException] = []
+        self._run_file: Path | None = None  # where this rank writes it
         self._is_ending = False
         self._has_given_up = False
         self._thread = threading.Thread(target=self._run, name=f"aten_dump-upload-{rank}", daemon=True)
@@ -157,6 +158,8 @@ class Uploads:
     def add(self, path: Path) -> None:
         """Upload a finished file: a shard, the index of a step, or run.json as it is by then."""
         waiting = _Waiting(path.stat().st_size)
+        if _is_run(path):
+            self._run_file = path
         with self._lock:
             self._waiting.pop(path, None)
             self._waiting[path] = waiting
@@ -207,8 +210,8 @@ class Uploads:
             return
         with contextlib.suppress(StoreError):  # who reads is told of it, and `recover` removes it
             remove_marker(target, self._rank)
-        with contextlib.suppress(OSError):
-            (self._settings.folder / RUN_FILE).unlink()
+        if self._run_file is not None:  # else it is another rank's, which may be writing it
+            self._run_file.unlink(missing_ok=True)
 
     # From here on: the thread's own.
 

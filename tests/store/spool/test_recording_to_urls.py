@@ -212,7 +212,7 @@ def assert_nothing_is_lost(url: str, ended: list[int], reference: Path) -> None:
     assert CliRunner().invoke(main, ["recover", url]).exit_code == 0, "it can be run again"
 
 
-@pytest.mark.parametrize(("at", "is_after"), [(2, False), (9, True)])
+@pytest.mark.parametrize(("at", "is_after"), [pytest.param(2, False, marks=pytest.mark.slow), (9, True)])
 def test_a_killed_run_is_joined_with_its_spool(
     faults: Faults, url: str, tmp_path: Path, at: int, is_after: bool
 ) -> None:
@@ -261,3 +261,62 @@ def test_a_spool_may_be_named(faults: Faults, url: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert open_dump(url).steps == [0, 1]
     assert CliRunner().invoke(main, ["recover", str(tmp_path), "--spool", "x"]).exit_code == 2
+
+
+RANKS = """
+import torch, torch.distributed as dist
+from aten_dump import DumpConfig, DumpMode
+import sys
+dist.init_process_group("gloo")
+grad = torch.ones(4) * dist.get_rank()
+with DumpMode(DumpConfig(path=sys.argv[1], data="tensor")) as dump:
+    for _ in range(3):
+        dist.all_reduce(grad.add(1))
+        dump.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_one_machine_share_a_spool(faults: Faults, url: str, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, tmp_path / "ranks.py", url], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "uploads fail" not in done.stderr
+    found = open_dump(url)
+    assert ([found.step(step).ranks for step in found.steps], found.problems) == ([[0, 1]] * 3, [])
+    assert not spool_folder(UrlPath(url)).joinpath("run.json").exists()
+
+
+LONG_STEP = """
+import sys, time, torch
+from aten_dump import DumpConfig, DumpMode
+numbers = torch.zeros(20_000)
+with DumpMode(DumpConfig(path=sys.argv[1], data="tensor", level="aten", shard_bytes=1 << 16)) as dump:
+    for _ in range(6):
+        numbers = numbers + 1
+    dump.flush()
+    print("on file", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_step_that_is_killed_with_shards_on_both_sides_is_put_together(faults: Faults, url: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", LONG_STEP, url], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on file\n"
+        while not any("/shard-" in path for path in faults.put_paths()):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        process.kill()
+    assert "index.msgpack" in spool_files(url)
+    result = CliRunner().invoke(main, ["recover", url])
+    assert result.exit_code == 0, result.output
+    rank = open_dump(url).rank(0, 0)
+    assert rank.state == "interrupted"
+    for number in range(6):
+        assert torch.equal(rank.tensor(f"Aten.add.{number}.forward.output.0"), torch.full((20_000,), number + 1.0))
+    assert verify(rank.directory) == []
