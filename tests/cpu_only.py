@@ -76,7 +76,6 @@ _ANY: Final[dict[str, str]] = {
     "tests/capture/data/test_hashes.py::test_an_expanded_tensor_takes_no_more_memory": _HOST,
     "tests/capture/data/statistics/test_fused_results.py::": _PLAYS,
     "tests/capture/data/statistics/test_large_tensors.py::": _HOST,
-    "tests/capture/data/statistics/test_many_small_tensors.py::": _HOST,
     "tests/capture/data/statistics/test_one_pass.py::": _HOST,
     "tests/capture/data/statistics/test_one_tensor.py::": _HOST,
     "tests/capture/data/statistics/test_triton_kernel.py::": _PLAYS,

@@ -170,14 +170,6 @@ def test_on_other_tensors_than_were_recorded(make: Make) -> None:
     assert torch.equal(run_on(call, lambda v: given[v.id]).outputs, X.double() * 2 + Y.double())
 
 
-@pytest.mark.parametrize(("items", "expected"), [(None, [2, 4, 6]), ((1,), [4]), ((0, 2), [2, 6])])
-def test_only_some_items_of_a_list(make: Make, items: Any, expected: list[float]) -> None:
-    tensors = [torch.full((1,), float(n)) for n in (1, 2, 3)]
-    call = make("aten::_foreach_mul.Scalar", (tensors, 2.0), *tensors)
-    run = run_on(call, lambda v: v.tensor().double(), items)
-    assert [tensor.item() for tensor in run.outputs] == expected
-
-
 # -- names of results ----------------------------------------------------------------------------------------------
 
 

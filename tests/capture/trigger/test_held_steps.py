@@ -12,8 +12,8 @@ from aten_dump.capture.trigger.held_bytes import HeldBytes
 from aten_dump.capture.trigger.held_steps import HeldSteps
 from aten_dump.capture.trigger.rank_signals import Signal
 from aten_dump.store import records as r
-from aten_dump.store.memory_sink import MemorySink
 from tests.capture.trigger.recording import call, header
+from tests.store.memory_sink import MemorySink
 
 
 class Steps:
