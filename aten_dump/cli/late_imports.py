@@ -35,6 +35,7 @@ LATE: Final = (
     "aten_dump.export.job",
     "aten_dump.report",
     "aten_dump.store.recovery",
+    "aten_dump.store.spool",
     "concurrent.futures",
     "multiprocessing",
     "rich",
