@@ -23,7 +23,7 @@ $(shell if [ -e $(READY) ] && ! [ -L $(VENV) ]; then \
   if ! [ "$$(cat $(READY))" = "$$(pwd)" ] || ! $(RUN) -c '' 2>/dev/null; then touch $(BUSY); rm -f $(READY); fi; fi)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs release bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-reading compiled check-c sanitize mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
+.PHONY: help setup demo docs release bench bench-compare bench-gpu bench-compiled bench-targets bench-peers bench-check bench-reading compiled check-c sanitize mutants wheel test test-slow test-browser test-browser-all test-compiled test-cuda test-ops test-torch test-torch-sample test-peers test-programs test-npu test-npu-all test-ready browser torture fuzz trial lint types types-page vendor pictures bench-report clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -232,6 +232,9 @@ bench-gpu: $(READY) ## Measure what recording costs on a GPU, and how often it m
 
 bench-compare: $(READY) ## Measure what comparing costs, against recording
 	$(RUN) -m benchmarks.comparing $(BENCH_ARGS)
+
+bench-check: $(READY) ## Measure what check costs over recording the step
+	$(RUN) -m benchmarks.checking $(BENCH_ARGS)
 
 bench-reading: $(READY) ## Measure what checking bytes against their checksums costs who reads them
 	$(RUN) -m benchmarks.reading $(BENCH_ARGS)

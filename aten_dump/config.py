@@ -160,6 +160,10 @@ class DumpConfig:
             ``"mix"`` or ``"api"``); or a function of (op, statistics of its results as a list of dicts) that returns
             True (needs data ``"statistic"`` or ``"full"``). When it
             happens on one rank, all ranks write the same calls.
+        against: a dump of the same program with hashes. The hashes of each call are compared with it as the program
+            runs; hashes of all calls are written, and bytes only around the first difference, within `trigger_before`,
+            `trigger_after` and `trigger_bytes`. What decides which calls there are (level, ops, ...) is taken from that
+            dump. Each rank is compared with the same rank there. Not beside a trigger.
         trigger_before: how many calls to write from before the trigger, also of the step before.
         trigger_after: how many calls to write after it, also of the next step.
         trigger_bytes: most bytes of tensors to hold while waiting for the trigger; the ones used last are kept.
@@ -212,6 +216,7 @@ class DumpConfig:
     hash: HashName = "xxh3"
     sample: int | None = None
     trigger: Trigger = None
+    against: str | os.PathLike[str] | None = None
     trigger_before: int = 1000
     trigger_after: int = 200
     trigger_bytes: int = 256 << 20
@@ -292,8 +297,12 @@ class DumpConfig:
         self._check_trigger()
 
     def _check_trigger(self) -> None:
+        if self.against is not None and not isinstance(self.against, (str, os.PathLike)):
+            raise _bad("against", self.against, "the path of a dump, or None")
         if self.trigger is None:
             return
+        if self.against is not None:
+            raise _bad("against", self.against, f"None beside a trigger; trigger is {self.trigger!r}")
         is_known = isinstance(self.trigger, str) and self.trigger in ("nonfinite", "loss_spike")
         if not callable(self.trigger) and not is_known:
             raise _bad("trigger", self.trigger, 'None, "nonfinite", "loss_spike", or a function of (op, statistics)')
@@ -304,7 +313,12 @@ class DumpConfig:
 
     @property
     def wants_tensor(self) -> bool:
-        return self.data in ("tensor", "full")
+        return self.data in ("tensor", "full") or self.against is not None
+
+    @property
+    def holds_back(self) -> bool:
+        """True if calls are held in memory before they are written."""
+        return self.trigger is not None or self.against is not None
 
     @property
     def wants_private_memory(self) -> bool:
@@ -322,6 +336,8 @@ class DumpConfig:
         """Return the fields as plain values, as the index header and run.json hold them."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
         fields["path"] = os.fspath(self.path)
+        if self.against is not None:
+            fields["against"] = os.fspath(self.against)
         fields["spool"] = None if self.spool is None else os.fspath(self.spool)
         if callable(self.trigger):
             fields["trigger"] = getattr(self.trigger, "__qualname__", repr(self.trigger))

@@ -32,6 +32,8 @@ PREFIXES: Final = frozenset(
 )
 
 NameTest = Callable[[str], bool]
+_PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_TORCH: Final = frozenset(("torch", "torch_npu", "functorch"))
 
 
 def regular_expression(text: str, what: str) -> NameTest:
@@ -95,3 +97,9 @@ def outer_modules(path: str) -> Iterator[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
+
+
+def is_of_library(file: str) -> bool:
+    """Return True if a source file belongs to an installed package other than torch."""
+    found = _PACKAGES.search(file)
+    return found is not None and found[1] not in _TORCH

@@ -99,6 +99,36 @@ def _watching(name: str, every: int, **options: Any) -> Mode:
     return Mode(name, "ours", start, is_fine=every > 1)
 
 
+@contextlib.contextmanager
+def _against(workload: Workload, folder: Path) -> Iterator[Sampler]:
+    """Record a golden of hashes, and hold the same steps against it: no bit differs, so that all is compared."""
+    import torch
+
+    from aten_dump import DumpConfig, DumpMode
+
+    def run(steps: int, **config: Any) -> Sample:
+        with DumpMode(DumpConfig(overwrite=True, **config), model=workload.model) as dump:
+
+            def step() -> None:
+                workload.step()
+                dump.step()
+
+            found = timed(steps, step)
+        if dump.first_difference is not None:
+            raise RuntimeError(f"the steps are not the same: {dump.first_difference}")
+        return found
+
+    def sample(steps: int) -> Sample:
+        before = {name: tensor.clone() for name, tensor in workload.model.state_dict().items()}
+        generator = torch.get_rng_state()
+        run(steps, path=folder / "golden", data="hash")
+        workload.model.load_state_dict(before)
+        torch.set_rng_state(generator)
+        return run(steps, path=folder / "dump", against=folder / "golden")
+
+    yield sample
+
+
 _WRITE, _WRITE_TMPFS = ("limit-write",), ("limit-write-tmpfs",)
 _READ = ("limit-statistics", "limit-hash")
 OURS = (
@@ -106,6 +136,7 @@ OURS = (
     _recording("structure-no-stacks", data="structure", stacks=False),
     _recording("structure", data="structure"),
     _recording("hash", data="hash", limit=("limit-hash",)),
+    Mode("against", "ours", _against),
     _recording("statistic", data="statistic", statistics=STATISTICS, limit=("limit-statistics",)),
     _recording("statistic-all-12", data="statistic", limit=("limit-statistics",)),
     _recording("tensor", data="tensor", limit=_WRITE),

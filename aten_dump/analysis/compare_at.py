@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..dump import RankDump
 from ..errors import MissingDataError
 from .compare_steps import has_all
 from .explanation.both_sides import evaluate
 from .flow.flat_memory import with_parts
-from .gaps.gap import Gap, GapFinder, gap_lines
+from .gaps.gap import Gap, GapFinder, gap_lines, gap_record
 from .gaps.named_values import named_values, parse_at
 from .given_dumps import Given, chosen, opened, rank_of
 from .host_default import made_on_the_host
@@ -26,6 +27,10 @@ class ComparisonAt:
     def exit_code(self) -> int:
         """0 if both are equal or rounding explains the gap; 1 otherwise."""
         return 0 if self.gap.is_rounding else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, as docs/json/compare-at.schema.json has it."""
+        return gap_record(self.gap)
 
     def answer(self) -> str:
         """Return the answer in lines."""

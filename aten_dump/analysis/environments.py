@@ -170,6 +170,21 @@ def _hyperparameters(aspect: str, pair: Pair) -> Iterator[Difference]:
     if ours != theirs:
         one, other = (", ".join(sorted(some)) or "none" for some in (ours, theirs))
         yield Difference(aspect, "groups", one, other, f"{aspect} at {_at(pair)}: {one}, in the baseline {other}")
+    ours_scaled, theirs_scaled = (_scaling(rank) for rank in pair)
+    for name in ours_scaled:
+        one, other = ours_scaled[name], theirs_scaled.get(name, "none")
+        if one != other:
+            text = f"{aspect} at {_at(pair)}: gradient scaler: {name} {one}, in the baseline {other}"
+            yield Difference(aspect, f"gradient scaler {name}", one, other, text)
+
+
+def _scaling(rank: RankDump) -> dict[str, str]:
+    """Return what a gradient scaler multiplies the loss by, and how it adapts that."""
+    used = next(iter(rank.loss_scales), None)
+    found = {"scale": "none" if used is None or used.scale is None else f"{used.scale:g}"}
+    names, args = ([], ()) if used is None else (used.call.arguments, used.call.inputs[0])
+    adapts = {name: given for name, given in zip(names, args, strict=False) if isinstance(given, int | float)}
+    return found | {name.removeprefix("scale_"): f"{given:g}" for name, given in adapts.items()}
 
 
 def _batches(aspect: str, pair: Pair) -> Iterator[Difference]:
@@ -199,11 +214,13 @@ def _random_states(aspect: str, pair: Pair) -> Iterator[Difference]:
 def _models(aspect: str, pair: Pair) -> Iterator[Difference]:
     for clause in modules_otherwise(*pair):
         yield Difference(aspect, clause.partition(":")[0], "", "", f"{aspect} at {_at(pair)}: {clause}")
-    for what, of in (("module", _classes), ("parameter", _parameters)):
+    for what, of in (("module", _classes), ("parameter", _parameters), ("argument", _settings), ("result", _results)):
         ours, theirs = (of(rank) for rank in pair)
         for name in [*ours, *(one for one in theirs if one not in ours)]:
             target, baseline = ours.get(name, "none"), theirs.get(name, "none")
             if target != baseline:
+                if what in ("argument", "result") and "none" in (target, baseline):
+                    continue  # of other modules, which are named already
                 of_what = f"{what} {name or 'the model itself'}"
                 text = f"{aspect} at {_at(pair)}: {of_what} is {target}, in the baseline {baseline}"
                 yield Difference(aspect, of_what, target, baseline, text)
@@ -211,6 +228,26 @@ def _models(aspect: str, pair: Pair) -> Iterator[Difference]:
 
 def _classes(rank: RankDump) -> dict[str, str]:
     return {call.module: call.op for call in rank.calls.filter(kind="module", phase="forward")}
+
+
+def _settings(rank: RankDump) -> dict[str, str]:
+    """Return what functions in modules are called with beside tensors and sizes: p of a dropout, eps of a norm."""
+    found: dict[str, str] = {}
+    for call in rank.calls.filter(kind="aten", phase="forward"):
+        if call.module:
+            args, kwargs = call.inputs
+            given = [*zip(call.arguments, args, strict=False), *kwargs.items()]
+            place = f"{call.op.removeprefix('aten::')} in module {call.module}"
+            for name, item in given:
+                if isinstance(item, float) or (isinstance(item, bool) and name != "train"):
+                    found.setdefault(f"{name} of {place}", str(item))
+    return found
+
+
+def _results(rank: RankDump) -> dict[str, str]:
+    """Return in which dtypes modules give their results: autocast shows there."""
+    calls = rank.calls.filter(kind="module", phase="forward")
+    return {f"of module {c.module}": ", ".join(v.dtype_name for _, v in c.output_values()) for c in calls if c.module}
 
 
 def _parameters(rank: RankDump) -> dict[str, str]:

@@ -124,9 +124,10 @@ def calls_of(target: Call | Sequence[Call] | Given, *, needs_bytes: bool = True)
         ReplayError: no calls were given.
     """
     rank, calls = _given_calls(target)
-    if needs_bytes and rank.config.get("data") not in ("tensor", "full", None):
+    data = rank.config.get("data")
+    if needs_bytes and data not in ("tensor", "full", None) and not rank.summary().shards:
         raise MissingDataError(
-            f'{rank.where} was recorded with DumpConfig.data="{rank.config.get("data")}", which keeps no bytes; '
+            f'{rank.where} was recorded with DumpConfig.data="{data}", which keeps no bytes; '
             'replay needs data="tensor" or "full"'
         )
     return rank, calls

@@ -257,6 +257,7 @@ def how_devices_compute() -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": torch.backends.mkldnn.enabled,
         **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
     device = accelerator()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import warnings
@@ -39,6 +40,8 @@ from .torch_internals.compiled_autograd import PassCompiler
 from .torch_internals.higher_order import HigherOrderRules
 from .torch_internals.mode_stack import Modes
 from .torch_internals.packed_tensors import refuse_hooks
+from .trigger.against import Difference
+from .trigger.golden import recorded_alike
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -57,6 +60,7 @@ class DumpMode:
         sink: where records go instead of files; for tests.
         outermost: record as if the mode were entered before all other modes of torch that are active now (a default
             device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
+        against: a dump made before, with hashes: as `DumpConfig.against`. `first_difference` says what was found.
 
     Raises:
         ConfigError: at once, when `config` or `model` is something else, or the torch that is installed cannot do what
@@ -80,10 +84,12 @@ class DumpMode:
         model: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None = None,
         sink: Sink | None = None,
         outermost: bool = False,
+        against: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.config = DumpConfig.from_environment() if config is None else config
-        if not isinstance(self.config, DumpConfig):
+        found = DumpConfig.from_environment() if config is None else config
+        if not isinstance(found, DumpConfig):
             raise ConfigError(f"DumpMode got {config!r} as its config; allowed: a DumpConfig(path=...), or None")
+        self.config = recorded_alike(found if against is None else dataclasses.replace(found, against=against))
         if self.config.saved_tensors == "hooks":
             refuse_hooks()
         paths, self._watch = ModulePaths(model), Watch()
@@ -153,6 +159,15 @@ class DumpMode:
     def current_step(self) -> int:
         """The number of the step in progress."""
         return self._session.current_step
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """With ``against``, the first call that is not as that dump has it; None if none was found so far.
+
+        It has ``step, rank, call`` (`Call.id`), ``name, op, module, source, slot, text``; `str` of it says all. Ask
+        after the step: what is known of a call may come later than the call.
+        """
+        return self._session.first_difference
 
     @property
     def unseen(self) -> dict[str, int]:

@@ -29,6 +29,7 @@ from .step.collectives import Flight
 from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .torch_threads import TEAM_END
+from .trigger.against import Difference
 from .trigger.ring_sink import RingSink
 
 _live: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
@@ -49,6 +50,7 @@ class Session:
         self._watch = watch
         self._interception = interception
         self._sink = sink
+        self._ring: RingSink | None = None
         self._writes_files = sink is None
         self._around = Surroundings(paths, interception.modes, self)
         self._run: Run | None = None  # None as long as it was not entered, and on a rank that is not selected
@@ -66,6 +68,11 @@ class Session:
     def is_recording(self) -> bool:
         """Whether it was entered on a rank that is selected, and neither closed nor failed."""
         return self.is_entered and self._run is not None and self._failed is None
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """The first call that is not as the golden has it."""
+        return None if self._ring is None or self._ring.against is None else self._ring.against.difference
 
     def enter(self) -> None:
         """Begin to record.
@@ -112,9 +119,9 @@ class Session:
                 self.config = run.control.at_start(self.config)
             if run.pulse is not None:
                 run.pulse.begin(self._seen)
-        if self.config.trigger is not None:
+        if self.config.holds_back:
             shared = run.root if self._writes_files and run.world_size > 1 else None
-            ring = self._sink = RingSink(self._sink, self.config, shared, run.rank)
+            ring = self._sink = self._ring = RingSink(self._sink, self.config, shared, run.rank)
             self._around = self._around._replace(observe=ring.observe)
 
     def step(self, number: int | None = None, *, paused: bool = False) -> None:

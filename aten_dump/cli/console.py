@@ -23,6 +23,7 @@ from rich.progress import (
 from ..errors import AtenDumpError
 from ..plain_text import visible_lines
 from ..report.table import Table
+from .formats import before_output, is_for_records
 
 _TERMINAL_LINES: Final = 200
 _USUAL_WIDTH: Final = 80
@@ -44,10 +45,17 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
     A bar makes way for it, and is back when the next thing is done.
     """
+    _make_way()
+    click.echo(visible_lines(text), err=err or is_for_records())
+
+
+def _make_way() -> None:
     for bar in _bars:
         if bar.live.is_started:
             bar.stop()
-    click.echo(visible_lines(text), err=err)
+
+
+before_output.append(_make_way)
 
 
 def is_terminal() -> bool:

@@ -16,6 +16,7 @@ from ..plain_text import visible_lines
 from .build_text import build_text
 from .completion import install_option
 from .ending import INTERRUPTED, INTERRUPTED_TEXT, drop_output, ended_by_sigint, exit_code
+from .formats import keep_stdout_for_records
 from .late_imports import import_before, later
 
 # name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used.
@@ -78,6 +79,7 @@ class Commands(click.Group):
 
         What ends well ends with another exit code where the dump is not whole; see `ending`.
         """
+        keep_stdout_for_records(False)
         try:
             super().invoke(ctx)
             _end(exit_code())

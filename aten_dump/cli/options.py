@@ -116,13 +116,6 @@ def limit_option(default: int | None, what: str) -> Callable[[Function], Functio
     )
 
 
-def format_option(what: str) -> Callable[[Function], Function]:
-    """Add --format, text or json; `what` says what the two are."""
-    return click.option(
-        "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help=what
-    )
-
-
 def open_all(path: Path, *, steps: Numbers | None = None, ranks: Numbers | None = None) -> Dump:
     """Open a dump and say what is not whole of its steps and ranks, and of the folder where all are asked for.
 

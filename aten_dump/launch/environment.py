@@ -47,4 +47,5 @@ def _fields(config: DumpConfig) -> dict[str, Any]:
     path = os.fspath(config.path)
     if url_scheme(path) is None:
         path = os.path.abspath(path)  # a launcher may start its processes in another folder
-    return dataclasses.replace(config, path=path).as_dict()
+    against = None if config.against is None else os.path.abspath(os.fspath(config.against))
+    return dataclasses.replace(config, path=path, against=against).as_dict()

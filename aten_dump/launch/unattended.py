@@ -161,6 +161,10 @@ class UnattendedRecording(Unattended):
         if self._is_first:
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
                 sys.stderr.write(f"aten_dump: {_summary(self._config, self._rank)}\n")
+        if self._config.against is not None and (self._is_first or dump.first_difference is not None):
+            found = dump.first_difference or f"no difference from {self._config.against}"
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"aten_dump: {found}\n")
         as_written = dump.unseen.get("compile_eager", 0)
         if as_written and rank_and_world_size()[0] == 0:
             sys.stderr.write(

@@ -143,6 +143,44 @@ def test_what_was_not_recorded_is_said(tmp_path: Path) -> None:
     assert any(text.startswith("data: neither bytes nor hashes") for text in found.unknown)
 
 
+def scaled(path: Path, scale: float, interval: int, casts: bool) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16, enabled=casts):
+                loss = model(torch.ones(4, 6)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+def test_scalers_and_autocast_are_compared(tmp_path: Path) -> None:
+    one, other = scaled(tmp_path / "a", 1024.0, 2000, True), scaled(tmp_path / "b", 256.0, 100, False)
+    texts = [difference.text for difference in compare_environments(one, other).differences]
+    at = "step 0 rank 0: "
+    assert f"hyperparameters at {at}gradient scaler: scale 1024, in the baseline 256" in texts
+    assert f"hyperparameters at {at}gradient scaler: growth_interval 2000, in the baseline 100" in texts
+    assert f"model at {at}result of module 0 is bfloat16, in the baseline float32" in texts
+    assert not compare_environments(one, one).differences
+
+
+def test_settings_of_modules_are_compared(tmp_path: Path) -> None:
+    def build(p: float, eps: float) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(p), nn.LayerNorm(8, eps=eps), nn.Linear(8, 3))
+
+    one = record(tmp_path / "a", model=build(0.3, 1e-5))
+    texts = [d.text for d in compare_environments(one, record(tmp_path / "b", model=build(0.1, 1e-6))).differences]
+    at = "model at step 0 rank 0: argument"
+    assert any(text.startswith(at) and "in module 1 is 0.7, in the baseline 0.9" in text for text in texts), "1 - p"
+    assert f"{at} eps of native_layer_norm in module 2 is 1e-05, in the baseline 1e-06" in texts
+
+
 def test_the_command_and_its_json(tmp_path: Path) -> None:
     target, baseline = str(record(tmp_path / "a", lr=0.1)), str(record(tmp_path / "b"))
     text = CliRunner().invoke(main, ["env", "--compare", target, baseline])

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import torch
@@ -47,7 +52,9 @@ def record(path: Path, bug: str, data: str = "tensor") -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     with DumpMode(DumpConfig(path=str(path), data=data), model=model) as dump:
         for _ in range(2):
-            nn.functional.cross_entropy(model(torch.randn(4, 6)), torch.tensor([0, 1, 2, 0])).backward()
+            out = model(torch.randn(4, 6))
+            dump.save("out", out)
+            nn.functional.cross_entropy(out, torch.tensor([0, 1, 2, 0])).backward()
             optimizer.step()
             optimizer.zero_grad()
             dump.step()
@@ -83,8 +90,77 @@ def test_what_a_command_prints_is_as_its_schema_has_it(
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     result = run(command)
-    assert result.exit_code in (0, 1), result.output
+    # The run of `ctl` has ended: it says so on stderr, and who did not answer on stdout.
+    assert result.exit_code in ((2,) if name == "ctl" else (0, 1)), result.output
     jsonschema.validate(json.loads(result.stdout), schema)
+
+
+def test_every_command_has_a_format_and_its_schema_is_in_the_table() -> None:
+    listed = {command.split()[1] for command in re.findall(r"^\| `(aten-dump [^`]+)`.* \| \[", PAGE, re.MULTILINE)}
+    assert listed == set(COMMANDS)
+    for name in set(COMMANDS) - {"run"}:  # which becomes the program
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+            formats = [option.type.choices for option in one.params if option.name == "form"]  # type: ignore[attr-defined]
+            assert formats and "json" in formats[0], f"{name} {one.name}"
+
+
+def test_what_config_says_of_a_file_of_another_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "task": "statistics",
+        "dump_path": "x",
+        "rank": [0],
+        "step": [1],
+        "level": "L1",
+        "enable_dataloader": True,
+    }
+    Path("config.json").write_text(json.dumps(settings))
+    schema = json.loads((SCHEMAS / "config.schema.json").read_text(encoding="utf-8"))
+    for command in ("check config.json", "convert config.json", "convert config.json --out config.toml"):
+        found = json.loads(run(f"aten-dump config {command} --format json").stdout)
+        jsonschema.validate(found, schema)
+        assert (
+            found["tool"] == "msprobe"
+            and found["config"]["ranks"] == "0"
+            and "enable_dataloader" in found["without_meaning"]
+        )
+    assert DumpConfig.from_file("config.toml").steps == "1"
+
+
+def test_a_server_says_where_it_is_as_json(here: Path) -> None:
+    command = [sys.executable, "-m", "aten_dump", "serve", str(here / "dump"), "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            line = served.stdout.readline()
+            assert line, served.stderr and served.stderr.read()
+            text += line
+        served.send_signal(signal.SIGINT)
+        served.communicate()
+    found = json.loads(text)
+    jsonschema.validate(found, json.loads((SCHEMAS / "serve.schema.json").read_text(encoding="utf-8")))
+    assert found["address"].startswith("http://127.0.0.1:")
+
+
+def test_what_is_not_whole_is_said_beside_the_object(here: Path, tmp_path: Path) -> None:
+    shutil.copytree(here / "dump", tmp_path / "dump")
+    index = tmp_path / "dump" / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(index.read_bytes()[:-300])
+    for command in (
+        "show DUMP --step 1",
+        "report DUMP --output REPORT",
+        "export DUMP --to torch --out OUT",
+        "recover DUMP",
+    ):
+        line = command
+        for word in ("DUMP", "REPORT", "OUT"):
+            line = line.replace(word, shlex.quote(str(tmp_path / word.lower())))
+        result = run(f"aten-dump {line} --format json")
+        assert json.loads(result.stdout)["schema"] == 1 and result.stderr, command
+        assert result.exit_code == (0 if command.startswith("recover") else 2), command
 
 
 def test_each_schema_is_in_the_table() -> None:
@@ -98,7 +174,7 @@ def test_each_schema_is_in_the_table() -> None:
 def test_the_commands_of_the_page_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     blocks = re.findall(r"```\n(aten-dump .*)\n```", PAGE)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for command in [*blocks[1:], *re.findall(r"^\| [^|]+ \| `(aten-dump [^`]+)` \| `", PAGE, re.MULTILINE)]:
         result = run(command)
         assert result.exit_code in (0, 1), f"{command}: {result.output}"

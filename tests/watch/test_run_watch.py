@@ -349,6 +349,7 @@ def test_a_dump_that_is_there_is_not_found_out_at_the_first_alert(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # two minutes on a machine with nothing else to do
 def test_memory_does_not_grow_over_ten_thousand_steps(tmp_path: Path) -> None:
     resident: list[int] = []
     model = Net()

@@ -37,13 +37,18 @@ def detached_term(step: StepFacts) -> Iterator[Found]:
 
 def _detached(step: StepFacts, call: Call, term: Value) -> Iterator[Found]:
     maker = step.flow.maker(term)
-    read = (value for one in step.behind([term]).values() for _, value in step.flow.reads(one))
-    if maker is not None and term.is_floating and any(value.record.place in step.leaves for value in read):
+    if maker is not None and term.is_floating and _has_parameters(step, term):
         yield Found(
             call,
             f"a term of the loss has no gradient, though parameters are computed into it: it is detached after "
             f"{maker.name} ({maker.where})",
         )
+
+
+def _has_parameters(step: StepFacts, value: Value) -> bool:
+    """Return True if a value is computed from parameters that require grad, detached ones too."""
+    read = (given for call in step.behind([value]).values() for _, given in step.flow.reads(call))
+    return any(given.record.place in step.leaves for given in read)
 
 
 def softmax_of_one(step: StepFacts) -> Iterator[Found]:
@@ -140,15 +145,15 @@ def broadcast_loss(step: StepFacts) -> Iterator[Found]:
         column, row = sorted(pair, key=lambda one: -len(one.shape))
         maker = step.flow.maker(column)
         is_layer = maker is not None and read_op_name(maker.op).name in _LINEAR
-        if is_layer and step.flow.maker(row) is None and not any(call.id == c.id for c, _ in _within_losses(call)):
+        if is_layer and not _has_parameters(step, row) and not any(_within_losses(call)):
             yield Found(call, _broadcast_text(*pair))
 
 
-def _within_losses(call: Call) -> Iterator[tuple[Call, Call]]:
+def _within_losses(call: Call) -> Iterator[Call]:
     around = call.parent
     while around is not None:
         if around.kind == "api" and around.op.rpartition(".")[2] in _PAIRED:
-            yield call, around
+            yield around
         around = around.parent
 
 

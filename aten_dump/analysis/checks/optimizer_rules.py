@@ -9,13 +9,15 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from ..flow.leaves import accumulations
 from .rule import Found, Rule
 from .step_facts import OptimizerStep, StepFacts
 
 _DETACHES: Final = ("detach", "detach_")
 _MOST: Final = 16  # parameters of which it is searched where their gradient is cut off
-_CLIPS: Final = ("torch/nn/utils/clip_grad.py", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+_CLIPS: Final = ("torch/nn/utils/clip_grad.py", "clip_grad_norm_", "clip_grad_value_", "_clip_grads_with_norm_")
+_CLAMPS: Final = ("clamp", "clip", "clamp_min", "clamp_max", "_foreach_clamp_min", "_foreach_clamp_max")
 _ADDS: Final = ("add", "_foreach_add")
 
 
@@ -149,10 +151,9 @@ def _is_touched(step: StepFacts, name: str, first: OptimizerStep, second: Optimi
 
 def no_optimizer(step: StepFacts) -> Iterator[Found]:
     """A parameter gets a gradient, no optimizer holds it, and others of the same part of the model are held."""
-    held = {name for names in step.held.values() for name in names}
-    if not held or "" in held:
-        return  # an optimizer holds copies or flat parameters: nobody knows of what
+    held = {name for names in step.held.values() for name in names if name}
     parts = {_part(name) for name in held}
+    # What an optimizer holds without a name may be copies or flat parameters: then the parameter itself is written too.
     written = {value.storage for call in step.flow.calls() if call.mutated for _, value in call.written_values()}
     last = max((one.begins.id for one in step.optimizer_steps), default=0)
     for name in step.trainable:
@@ -247,9 +248,10 @@ def clip_after_step(step: StepFacts) -> Iterator[Found]:
 
 
 def clippings(step: StepFacts) -> Iterator[Call]:
-    """Yield the ops with which torch's functions that clip gradients write to them."""
-    for call in step.ops("_foreach_mul", "mul", "clamp", "_foreach_clamp_min", "_foreach_clamp_max"):
-        if call.mutated and step.runs_in(call, *_CLIPS):
+    """Yield the ops that clip gradients in place: clamps, and what torch's functions multiply them by."""
+    for call in step.ops("_foreach_mul", "mul", *_CLAMPS):
+        is_clamp = read_op_name(call.op).name.rstrip("_") in _CLAMPS and call.phase != "optimizer"
+        if call.mutated and (is_clamp or step.runs_in(call, *_CLIPS)):
             yield call
 
 

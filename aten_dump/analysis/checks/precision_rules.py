@@ -14,7 +14,7 @@ from .rule import Found, Rule
 from .step_facts import StepFacts
 
 _HALF: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_TURN: Final = 0.5  # radians that an angle may be off by rounding
+_TURN: Final = 0.25  # radians that an angle may be off by rounding
 _DEEPEST: Final = 12
 _HANDS_ON: Final = frozenset(  # ops whose result is as inexact as what they are given
     (

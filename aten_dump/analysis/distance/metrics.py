@@ -182,57 +182,31 @@ class _Totals:
 
     def add(self, start: int, t: Tensor, b: Tensor) -> None:
         wide_t, wide_b = _wide(t), _wide(b)
-        squares = sum_of_products(wide_t, wide_t), sum_of_products(wide_b, wide_b)
         if self.rms is None:
-            square, count = (squares[1], wide_b.size) if math.isfinite(squares[1]) else _square(wide_b)
+            square, count = _square(wide_b)
             self.rms = math.sqrt(square / count) if count else 0.0
-        if math.isfinite(squares[0]) and math.isfinite(squares[1]):
-            self._add_finite(start, (t, b), (wide_t, wide_b), squares)
-            return
         self.count += wide_t.size
         equal = (wide_t == wide_b) | (np.isnan(wide_t) & np.isnan(wide_b))
         same = int(np.count_nonzero(equal))
         self.exact += same
         fine_t, fine_b = np.isfinite(wide_t), np.isfinite(wide_b)
         fine = fine_t & fine_b
-        self._add_nonfinite(start, (wide_t, wide_b), (fine_t, fine_b), equal)
-        wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
         count = int(np.count_nonzero(fine))
         self.finite += count
-        self._add_squares(
-            sum_of_products(wide_t, wide_t), sum_of_products(wide_b, wide_b), sum_of_products(wide_t, wide_b)
-        )
+        if count < wide_t.size:
+            self._add_nonfinite(start, (wide_t, wide_b), (fine_t, fine_b), equal)
+            wide_t, wide_b = np.where(fine, wide_t, 0.0), np.where(fine, wide_b, 0.0)
+            chosen = torch.from_numpy(fine)
+            t, b = t[chosen], b[chosen]
+        self.t_square += sum_of_products(wide_t, wide_t)
+        self.b_square += sum_of_products(wide_b, wide_b)
+        self.dot += sum_of_products(wide_t, wide_b)
         if same == wide_t.size:
             self._add_same(count)
             return
         self._add_errors(start, np.abs(wide_t - wide_b), np.abs(wide_b), wide_t.size - count)
         if self.has_ulp:
-            chosen = torch.from_numpy(fine)
-            self._add_ulp(ulp_steps(t[chosen], b[chosen]))
-
-    def _add_finite(
-        self, start: int, given: tuple[Tensor, Tensor], wide: tuple[Floats, Floats], squares: tuple[float, float]
-    ) -> None:
-        """Add a chunk that is finite on both sides, in fewer passes."""
-        count = wide[0].size
-        self.count += count
-        self.finite += count
-        error = np.abs(wide[0] - wide[1])
-        unequal = int(np.count_nonzero(error))
-        self.exact += count - unequal
-        if not unequal:
-            self._add_squares(squares[0], squares[1], squares[1])
-            self._add_same(count)
-            return
-        self._add_squares(squares[0], squares[1], sum_of_products(wide[0], wide[1]))
-        self._add_errors(start, error, np.abs(wide[1]), 0)
-        if self.has_ulp:
-            self._add_ulp(ulp_steps(*given))
-
-    def _add_squares(self, target: float, baseline: float, product: float) -> None:
-        self.t_square += target
-        self.b_square += baseline
-        self.dot += product
+            self._add_ulp(ulp_steps(t, b))
 
     def _add_same(self, count: int) -> None:
         """Add so many finite elements that are equal."""

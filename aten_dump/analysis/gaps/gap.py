@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -283,6 +283,33 @@ def gap_lines(gap: Gap) -> Iterator[str]:
     if gap.unproven:
         names = ", ".join(gap.unproven[:_MOST])
         yield f"Note: {len(gap.unproven)} calls behind it were taken as recorded: {names}"
+
+
+def gap_record(gap: Gap) -> dict[str, Any]:
+    """Return the answer as plain values: distances are relative L2, of the baseline's value in float64."""
+    apart, cause = gap.relative(gap.difference), gap.cause
+    parting = gap.parting
+    return {
+        "target": gap.names[0],
+        "baseline": gap.names[1],
+        "verdict": _verdict(gap) if apart else "They are equal.",
+        "is_rounding": gap.is_rounding,
+        "elements": gap.difference.numel(),
+        "distance": apart,
+        "greatest": float(gap.difference.abs().nan_to_num(0.0).max()) if gap.difference.numel() else 0.0,
+        "parts": {name: gap.relative(part) for name, part in gap.parts.items()},
+        "cause": None if cause is None else {**_call_record(cause.named), "text": cause.text},
+        "wrong_kernels": [
+            {**_call_record(one.call), "slot": one.slot, "error": one.error, "side": _SIDES[one.side]}
+            for one in gap.wrong
+        ],
+        "parting": None if parting is None else {**_call_record(parting.call), "distances": list(parting.distances)},
+        "unproven": list(gap.unproven),
+    }
+
+
+def _call_record(call: Call) -> dict[str, str]:
+    return {"call": call.name, "place": _place(call)}
 
 
 def _headline(gap: Gap) -> str:

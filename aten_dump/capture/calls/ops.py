@@ -9,7 +9,8 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -17,19 +18,94 @@ import torch
 
 from ...config import DumpConfig
 from ...store.records import CALL, Tree
-from ..autograd.node_tags import NodeTags
-from ..naming.call_name import ATEN
+from ..autograd.node_tags import NodeTag, NodeTags
+from ..naming.call_name import API, ATEN, BACKWARD, FORWARD, NODE, OPTIMIZER, RECOMPUTE
 from ..step.collectives import Flights
+from ..step.program_frames import program_frame
 from ..step.random_states import RandomStates
 from ..step.step import CALLS_PER_PAUSE, Step, text_of
 from ..step.threads import ThreadState
-from ..torch_internals.engine import get_sequence_nr, is_grad_enabled, is_jit_tracing, len_dispatch_stack, running_node
+from ..torch_internals.engine import (
+    current_graph_task_id,
+    get_sequence_nr,
+    is_grad_enabled,
+    is_jit_tracing,
+    len_dispatch_stack,
+    running_node,
+)
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
-from .kernel_links import KernelLinks
 from .op_entries import OpEntry, new_entry
-from .places import Place, Places
+
+_INT64: Final = 2**63 - 1
+
+
+class Place:
+    """Where a call belongs. What runs it is set when it begins, the rest by `Places.find`."""
+
+    __slots__ = ("forward", "fqn", "module", "node", "parent", "phase", "sequence_nr", "stack", "tag")
+
+    node: Any  # the autograd node in whose run it is made, None in none
+    tag: NodeTag | None  # of the node
+    parent: int
+    phase: int
+    sequence_nr: int | None  # of the autograd node that it made, or that runs it
+    stack: int
+    module: int
+    forward: int
+    fqn: str
+
+
+class Places:
+    """Finds the places of a step's ops."""
+
+    __slots__ = ("_keeps_stacks", "_step", "_tags")
+
+    def __init__(self, step: Step, tags: NodeTags, keeps_stacks: bool) -> None:
+        self._step = step
+        self._tags = tags
+        self._keeps_stacks = keeps_stacks
+
+    def find(self, place: Place, thread: ThreadState) -> None:
+        """Set where an op belongs, whose `sequence_nr` is that of the autograd node that it made.
+
+        When it began, `thread.grad` was set to its grad mode.
+        """
+        node = place.node
+        top = thread.stack[-1] if thread.stack else None
+        tag = place.tag
+        call = None if tag is None else tag.call
+        if top is not None and top is not call and top.kind == NODE:
+            top = self._step.top(thread)
+        place.forward = 0
+        if top is None:
+            # On a device's thread, what the engine runs hooks for is the program's that waits for it.
+            place.parent = 0 if node is None else self._step.main_parent()
+            place.module = place.stack = 0
+            place.fqn = ""
+        else:
+            place.parent, place.module, place.fqn, place.stack = top.visible, top.module, top.fqn, top.stack
+        if self._keeps_stacks and (top is None or top.kind not in (API, NODE)):
+            place.stack = self._step.stack_of(program_frame(), thread)
+        if node is None or (thread.optimizer_depth and thread.optimizer_runs_in_backward()):
+            place.phase = OPTIMIZER if thread.optimizer_depth and not thread.grad else FORWARD
+            return
+        tags = self._tags
+        if (top is not None and top.phase == RECOMPUTE) or (thread.grad and tags.recomputes(node, thread)):
+            place.phase = RECOMPUTE  # the reader finds the original call
+            return
+        place.phase = BACKWARD
+        if call is not None and call is not top and call.graph_task != current_graph_task_id():
+            call = None  # of an earlier pass: a hook goes before the run
+        if tag is None or call is None:
+            place.sequence_nr = node._sequence_nr() & _INT64
+            place.forward = tags.forward_of(node)
+            return
+        if call is not top and (top is None or (tag.thread is None and top.kind != ATEN)):
+            place.parent = call.visible  # gradients are added up after the node's run; or another thread runs it
+        place.sequence_nr, place.module, place.forward, place.fqn = call.sequence_nr, call.module, tag.forward, call.fqn
+
 
 _TENSOR: Final = torch.Tensor
 
@@ -221,3 +297,44 @@ class PendingOp(Place):
         if written is not None or error is not None:
             record = (*record, written, None if error is None else text_of(error))
         step.emit(record)
+
+
+class KernelLinks:
+    """The kernels of compiled forwards in one step.
+
+    Each node of a compiled graph says of which autograd node it is, as that was numbered when the graph was traced: a
+    kernel of the backward belongs to the forward kernel that has computed for the same autograd node, in the call of
+    compiled code that the backward is of.
+    """
+
+    def __init__(self) -> None:
+        self._regions: list[int] = []  # ids of calls of compiled code, ascending
+        self._kernels: dict[tuple[int, str, int], int] = {}  # by region, graph and number of the node
+
+    def add(self, region: int, graph: str, numbers: Iterable[int], call: int) -> None:
+        """Note a kernel of a forward.
+
+        Args:
+            region: id of the call of compiled code that it is in.
+            graph: what the names of the forward's and the backward's graph have in common.
+            numbers: of the autograd nodes that it computes for.
+            call: its id.
+        """
+        if not self._regions or self._regions[-1] < region:
+            self._regions.append(region)
+        for number in numbers:
+            self._kernels.setdefault((region, graph, number), call)
+
+    def forward_of(self, first: int, graph: str, numbers: Iterable[int]) -> int:
+        """Return the id of the forward kernel that a kernel of a backward belongs to.
+
+        Args:
+            first: id of the first op in the call of compiled code that the backward is of, and what is returned where
+                no kernel is known.
+            graph: as `add` takes it.
+            numbers: of the autograd nodes that it computes for, the most telling first.
+        """
+        place = bisect_right(self._regions, first) - 1
+        region = self._regions[place] if place >= 0 else 0
+        found = (self._kernels.get((region, graph, number)) for number in numbers)
+        return next((call for call in found if call is not None), first)

@@ -16,14 +16,14 @@ from ...store.records import OPEN, Open, Tree
 from ..memory.storage_table import states_of
 from ..memory.storages import StorageState
 from ..naming.call_name import API, ATEN
-from ..naming.op_schemas import WRITES_RESULT
+from ..naming.op_schemas import WRITES_RESULT, OpPlan
 from ..step.collectives import Message, name_group
 from ..step.threads import ThreadState
 from ..torch_internals.engine import running_node
 from ..values.argument_encoding import encode, encode_all
 from ..values.containers import tensors_in
+from ..values.value_ids import ValueIds
 from .op_entries import OpEntry
-from .op_writes import note_writes
 from .ops import Ops, PendingOp
 
 _TENSOR: Final = torch.Tensor
@@ -159,3 +159,42 @@ class WatchedOp(PendingOp):
 
 def _storages_of(item: Any, ops: Ops) -> list[StorageState]:
     return states_of((tensor for _, tensor in tensors_in(item)), ops.values.storages)
+
+
+def note_writes(
+    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], values: ValueIds, keep: bool | None
+) -> list[Tree] | None:
+    """Begin new versions of what the op wrote, and return [name, tree, ...] of it.
+
+    Args:
+        plan: of the op.
+        args: what it was given.
+        kwargs: by name.
+        values: of the step.
+        keep: keep the data of what was written; None: return nothing, the call is not recorded.
+    """
+    if not plan.writes:
+        return None
+    if plan.enabled_by is not None and not (
+        args[plan.enabled_by] if plan.enabled_by < len(args) else kwargs.get(plan.arguments[plan.enabled_by])
+    ):
+        return None
+    written: list[Tree] = []
+    for position, name in plan.writes:
+        target = args[position] if position < len(args) else kwargs.get(name)
+        tensors = [t for t in (target if isinstance(target, (list, tuple)) else (target,)) if isinstance(t, _TENSOR)]
+        _begin_versions(values, plan, args, tensors)
+        if keep is not None and tensors:
+            written += (name, encode(target, values, keep))
+    return written or None
+
+
+def _begin_versions(values: ValueIds, plan: OpPlan, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> None:
+    """Begin new versions of `tensors`, which the op wrote."""
+    if plan.copies and len(args) > 1 and isinstance(args[1], _TENSOR):
+        values.storages.copied(tensors[0], args[1])
+        return
+    storages = values.storages
+    for tensor in tensors:
+        if not plan.reshapes or storages.state_of(tensor) is None:  # to reshape a sparse tensor writes to its parts
+            storages.written(tensor)

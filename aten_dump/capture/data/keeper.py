@@ -87,7 +87,7 @@ class Keeper:
             self._batches = Batches(sink, wanted, BATCH_VALUES, min(BATCH_BYTES, config.shard_bytes))
         self.on_device = DeviceBatches(sink, wanted.statistics, 1 if callable(config.trigger) else DEVICE_VALUES)
         # xxh3 of stored bytes is taken anyway, for their checksum.
-        hash_is_checksum = wanted.hash == "xxh3" and config.trigger is None
+        hash_is_checksum = wanted.hash == "xxh3" and not config.holds_back
         self._stored = StoredBytes(sink, self._batches, seconds, wanted.sample, hash_is_checksum)
         self._said_no_memory = False
         # By the id of a value: its flags, and KEPT. (Compiled, a list of numbers is read for less than bytes are.)

@@ -18,7 +18,7 @@ from ...errors import CaptureError
 from ...store.op_names import LIFT_FRESH, is_collective, is_workspace, read_inputs, reads_no_elements
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
-from .held_step import HeldCall
+from .held_call import HeldCall
 from .held_values import Stats
 from .measured.extremes import Extremes, ExtremesOfValues
 from .measured.overflow_registers import FoundSet
@@ -139,7 +139,7 @@ class NonFinite:
             read = values_in(read_inputs(op, record))
         if known.has_undefined and self._spread(read, call.results, known):
             return None
-        workspaces = _workspaces(record, op)
+        workspaces = workspaces_of(record, op)
         self._workspaces.update(map(known.storage, workspaces))
         made = _strange([value for value in call.results if value not in workspaces], known)
         given = _strange([value for value in read if known.storage(value) not in self._workspaces], known)
@@ -260,7 +260,7 @@ def _strange(values: list[int], known: Known) -> _Strange:
     return [(known.storage(value), found) for value in values if (found := known.extremes(value)) is not None]
 
 
-def _workspaces(call: Call, op: Op) -> list[int]:
+def workspaces_of(call: Call, op: Op) -> list[int]:
     """Return which results of a call are workspaces."""
     outputs = [tree for place, tree in entries(call.outputs) if is_workspace(op.op, f"output.{place}")]
     written = call.written or []

@@ -11,7 +11,8 @@ import torch
 
 from ..memory.storages import StorageState
 from .conditions import Cause, Trigger
-from .held_step import HeldCall, HeldStep
+from .held_call import HeldCall
+from .held_step import HeldStep
 from .held_values import Stats
 from .measured.extremes import Extremes, ExtremesOfValues
 from .measured.overflow_registers import FoundSet, OverflowRegisters
@@ -23,15 +24,17 @@ Decided = tuple[HeldCall, Cause]
 class Decisions:
     """The calls of the step in progress that the trigger was not asked about yet."""
 
-    def __init__(self, trigger: Trigger, most_bytes: int) -> None:
+    def __init__(self, trigger: Trigger, most_bytes: int, in_order: bool = False) -> None:
         """Begin.
 
         Args:
             trigger: is asked.
+            in_order: a call that waits holds up those after it; else they pass it.
             most_bytes: that are held; undecided calls may not let more than a quarter of them go.
         """
         self._trigger = trigger
         self._most_bytes = most_bytes
+        self._in_order = in_order
         self._extremes = trigger.new_extremes()
         self._registers = OverflowRegisters() if trigger.reads_registers else None
         self._measured = [one for one in (self._extremes, self._registers) if one is not None]
@@ -102,11 +105,15 @@ class Decisions:
 
     def _decide(self, all_of_them: bool) -> Iterator[Decided]:
         late: deque[HeldCall] = deque()
-        for number, call in enumerate(self._undecided, 1 - len(self._undecided)):
-            if not all_of_them and -number < _MOST_UNDECIDED and self._trigger.awaits(call, self._known):
-                late.append(call)
+        waiting = self._undecided
+        while waiting:
+            may_wait = not all_of_them and len(waiting) + len(late) <= _MOST_UNDECIDED
+            if not may_wait or not self._trigger.awaits(waiting[0], self._known):
+                yield from self._ask(waiting.popleft())
+            elif self._in_order:
+                return
             else:
-                yield from self._ask(call)
+                late.append(waiting.popleft())
         self._undecided = late
 
     def _ask(self, call: HeldCall) -> Iterator[Decided]:

@@ -65,8 +65,10 @@ class HeldValues:
         self._values[record.value].facts.append(record)
         if record.kind == r.DATA:
             self._bytes.use(record.blob)
-        else:
-            self.fact_count += 1
+            return
+        self.fact_count += 1
+        if record.kind == r.SAME and record.other in self._values:
+            self._values[record.other].uses += 1
 
     def use(self, values: Iterable[int]) -> None:
         """Take it that a call names these values: their bytes count as used now."""
@@ -86,7 +88,9 @@ class HeldValues:
             value = self._values[number]
             value.uses -= 1
             if not value.uses and value.record.version < self._newest.get(value.record.storage, 0):
+                others = [fact.other for fact in value.facts if fact.kind == r.SAME and fact.other in self._values]
                 value.facts.clear()
+                self.drop(others)
 
     # -- what is known
 
@@ -105,14 +109,37 @@ class HeldValues:
         seen: set[int] = set()
         while value not in seen:
             seen.add(value)
-            held = self._values.get(value)
-            facts = held.facts if held is not None else []
-            for fact in facts:
+            for fact in self.facts(value):
                 if fact.kind == r.STATISTICS:
                     return dict(zip(self._statistics, fact.numbers, strict=False))
-            others = [f.other for f in facts if f.kind == r.SAME and f.facts & r.SAME_STATISTICS]
-            value = others[-1] if others else value
+            value = self._other(value, r.SAME_STATISTICS)
         return None
+
+    def digest(self, value: int) -> bytes | None:
+        """Return the hash of a value."""
+        seen: set[int] = set()
+        while value not in seen:
+            seen.add(value)
+            for fact in self.facts(value):
+                if fact.kind == r.HASH:
+                    return bytes(fact.digest)
+            value = self._other(value, r.SAME_HASH)
+        return None
+
+    def flags(self, value: int) -> int:
+        """Return the flags of a value, bits of `records.Value.flags`."""
+        held = self._values.get(value)
+        return 0 if held is None else held.record.flags
+
+    def facts(self, value: int) -> list[Any]:
+        """Return the records that say something of a value's data."""
+        held = self._values.get(value)
+        return [] if held is None else held.facts
+
+    def _other(self, value: int, facts: int) -> int:
+        """Return the value that has the same facts, as was said; itself where nothing was."""
+        others = [fact.other for fact in self.facts(value) if fact.kind == r.SAME and fact.facts & facts]
+        return others[-1] if others else value
 
     def awaits_stats(self, value: int) -> bool:
         """Return True if the statistics of a value may still come."""

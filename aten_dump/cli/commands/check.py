@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -14,7 +13,8 @@ from ...dump.shown.command_lines import next_line
 from ...errors import MissingDataError
 from ...report.table import Table, names, words
 from ..console import echo, print_table
-from ..options import end_if_never_fired, format_option, places_options
+from ..formats import format_option, print_record
+from ..options import end_if_never_fired, places_options
 
 
 def _list_rules(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -66,9 +66,9 @@ def command(dump: Path, step: int | None, rank: int | None, select: str | None, 
         ranks=None if rank is None else (rank,),
     )
     for line in found.not_whole:
-        echo(line, err=form != "text")
+        echo(line)
     if form == "json":
-        echo(json.dumps(found.to_json(), indent=1))
+        print_record(found.to_json())
     else:
         _print(dump, found)
     if not found.is_judged:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
 from ..files import opened
+from ..formats import print_record
 from ..options import allow_ops_option
 from ..workers import jobs_option, workers
 
@@ -107,7 +107,7 @@ def command(target: Path, baseline: Path | None, recompute: bool, form: str, at:
         found.mapping.write(options["write_mapping"])
     to_stdout = form in ("csv", "json") and options["output"] is None
     if form == "summary":
-        echo(json.dumps(found.summary(), indent=1))
+        print_record(found.summary())
     else:
         echo(found.answer(), err=to_stdout)
     _write(found, form, options["status"], options["output"], options["limit"])
@@ -120,13 +120,16 @@ _BESIDE_AT: Final = ("step", "rank", "allow_ops", "jobs", "limit")  # options th
 
 def _compare_at(target: Path, baseline: Path | None, at: str, form: str, options: dict[str, Any]) -> None:
     others = [f"--{name.replace('_', '-')}" for name, given in options.items() if given and name not in _BESIDE_AT]
-    if baseline is None or form != "answer" or others:
+    if baseline is None or form not in ("answer", "summary", "json") or others:
         raise click.UsageError(
             f"--at takes two dumps, --step, --rank and --allow-ops; not {', '.join(others) or 'this'}"
         )
     names = {name: options[name] for name in ("step", "rank", "allow_ops")}
     found = compare_at(target, baseline, at, **names)
-    print_lines(found.answer().splitlines())
+    if form == "answer":
+        print_lines(found.answer().splitlines())
+    else:
+        print_record(found.to_json())
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
 

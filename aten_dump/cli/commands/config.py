@@ -10,9 +10,10 @@ from typing import Any, Final
 import click
 
 from ...config import DumpConfig
-from ...config_files import read_config_file
+from ...config_files import Translation, read_config_file
 from ...errors import ConfigError
 from ..files import opened
+from ..formats import format_option, print_record
 
 _BEGIN: Final = """\
 # What aten_dump records; `aten-dump config check FILE` says what is wrong with it.
@@ -30,6 +31,7 @@ data = "statistic"   # structure, hash, statistic, tensor, full
 # max_bytes = 100000000000
 # on_error = "warn"       # go on unrecorded if the recorder fails
 """
+_format: Final = format_option("Text, or one object as docs/json/config.schema.json has it.")
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -47,10 +49,14 @@ def command() -> None:
 
 @command.command("check")
 @click.argument("file", type=_FILE)
-def check(file: Path) -> None:
+@_format
+def check(file: Path, form: str) -> None:
     """Print what each key of FILE means here, and whether the whole is right."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
+    if form == "json":
+        _print_record(file, found, config)
+        return
     click.echo(f"{file}: a config of {found.tool}")
     for key, fields in found.mapped.items():
         click.echo(f"  {key}: {fields}")
@@ -64,11 +70,16 @@ def check(file: Path) -> None:
 @command.command("convert")
 @click.argument("file", type=_FILE)
 @click.option("--out", type=_FILE, help="TOML file to write.  [default: stdout]")
-def convert(file: Path, out: Path | None) -> None:
+@_format
+def convert(file: Path, out: Path | None, form: str) -> None:
     """Write FILE as a config of ours, in TOML; keys without meaning become comments."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
     changed = _changed(config)
+    if form == "json":
+        _print_record(file, found, config)
+        if out is None:
+            return
     with opened(_new(out)) as target:
         target.writelines(f"# {key}: {why}\n" for key, why in found.without_meaning.items())
         target.writelines(f"{name} = {_toml(value)}\n" for name, value in changed.items() if value is not None)
@@ -79,10 +90,21 @@ def convert(file: Path, out: Path | None) -> None:
 
 @command.command("init")
 @click.option("--out", type=_FILE, help="TOML file to write.  [default: stdout]")
-def init(out: Path | None) -> None:
+@_format
+def init(out: Path | None, form: str) -> None:
     """Write a config to begin with."""
+    if form == "json":
+        begun = DumpConfig(path="dump", steps="0-1")
+        _print_record(out, Translation("aten_dump", "a config to begin with", _changed(begun)), begun)
+        if out is None:
+            return
     with opened(_new(out)) as target:
         target.write(_BEGIN)
+
+
+def _print_record(file: Path | None, found: Translation, config: DumpConfig) -> None:
+    keys = {"mapped": found.mapped, "without_meaning": found.without_meaning}
+    print_record({"file": file, "tool": found.tool, **keys, "config": _changed(config)})
 
 
 def _new(path: Path | None) -> Path | None:

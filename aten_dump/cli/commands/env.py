@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -18,7 +17,7 @@ from ...analysis.environments import compare_environments, describe_environment
 from ...store.records import FORMAT_VERSION
 from ...variables import variables_that_matter
 from ..console import echo, print_lines
-from ..options import format_option
+from ..formats import format_option, print_record
 
 _PACKAGES: Final = (
     "torch_npu",
@@ -65,7 +64,7 @@ def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> Non
         return
     lines = [*(_facts() if dump is None else describe_environment(dump))]
     if form == "json":
-        echo(json.dumps({"schema": 1, "dump": None if dump is None else str(dump), "facts": lines}, indent=1))
+        print_record({"dump": dump, "facts": lines})
     else:
         print_lines(lines)
 
@@ -73,7 +72,7 @@ def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> Non
 def _compare(both: tuple[Path, Path], form: str) -> None:
     found = compare_environments(*both)
     if form == "json":
-        echo(json.dumps(found.to_json(), indent=1))
+        print_record(found.to_json())
     else:
         print_lines(one.text for one in found.differences)
         count = len(found.differences)

@@ -10,6 +10,7 @@ from ...config import Selection
 from ...export.job import Options, export_dump
 from ...export.targets import TARGETS
 from ..console import count_progress, echo
+from ..formats import format_option, print_record
 from ..options import dump_argument, filter_options, open_all
 
 _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
@@ -45,6 +46,7 @@ Examples
     help="Folder of the program, to show its lines in graph.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is at OUT.")
+@format_option("Lines to read, or one object as docs/json/export.schema.json has it.")
 def command(
     dump: Path,
     to: str,
@@ -60,6 +62,7 @@ def command(
     call_name: str | None,
     sources: Path | None,
     overwrite: bool,
+    form: str,
 ) -> None:
     """Write a dump in the format of another tool."""
     filters = {
@@ -75,6 +78,8 @@ def command(
     with count_progress(f"exporting to {to}") as progress:
         options = Options(steps, ranks, filters, sources, overwrite)
         done = export_dump(opened, to, out, options, progress)
+    if form == "json":
+        print_record({"to": to, "path": done.path, "calls": done.calls, "left_out": done.left_out})
     echo(f"wrote {done.path}")
     if not done.calls:
         echo(f"{dump} has no call that {to} takes, so that it holds none", err=True)

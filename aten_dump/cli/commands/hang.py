@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -11,8 +10,9 @@ from ...analysis.hang import Hang, hang
 from ...choices import PATIENCE_S
 from ...dump import open_dump
 from ...store.objects.url_path import place_of
-from ..console import count_progress, echo, print_lines
-from ..options import dump_argument, format_option
+from ..console import count_progress, print_lines
+from ..formats import format_option, print_record
+from ..options import dump_argument
 from ..workers import jobs_option, workers
 
 
@@ -64,7 +64,7 @@ def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, fo
 def print_hang(found: Hang, form: str = "text") -> None:
     """Print what was found, and end the command with its exit code."""
     if form == "json":
-        echo(json.dumps(found.as_dict(), indent=1))
+        print_record(found.as_dict())
     else:
         print_lines(found.answer().splitlines())
     if found.exit_code:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,8 @@ from ...dump.wholeness import lacks_of
 from ...errors import AtenDumpError
 from ...report.terminal_tables import UNCHECKED, note_sentences, run_lines, scopes_line, steps_table
 from ..console import echo, print_lines, print_table, with_progress
-from ..options import dump_argument, format_option, say_not_whole
+from ..formats import format_option, print_record
+from ..options import dump_argument, say_not_whole
 from .hang import print_hang
 
 # Up to here all indexes are read in about a second, and the details come without asking.
@@ -63,7 +63,7 @@ def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
     say_not_whole(opened.path, looks.values(), opened.problems)
     if form == "json":
         rows = [_row(look, summary) for look, summary in zip(looks.values(), summaries, strict=True)]
-        echo(json.dumps({"schema": 1, "path": str(opened.path), "details": details, "steps": rows}, indent=1))
+        print_record({"path": opened.path, "details": details, "steps": rows})
         return
     print_lines(run_lines(opened))
     kinds = {rank: look.kinds for rank, look in looks.items()} if details else None

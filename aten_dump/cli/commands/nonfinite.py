@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,8 @@ from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines, what_next
 from ..console import echo, line_limit, print_lines, print_table, say_left_out, with_progress
 from ..ending import never_end_well
-from ..options import dump_argument, end_if_never_fired, format_option, limit_option, open_all, places_options
+from ..formats import format_option, print_record
+from ..options import dump_argument, end_if_never_fired, limit_option, open_all, places_options
 
 _NEAR_SHOWN: Final = 10  # values near overflow, of all steps and ranks
 _MOST_LINES: Final = 20  # of steps and ranks of which a line is printed
@@ -95,7 +95,7 @@ def _print_json(places: list[RankDump], near: float) -> None:
     first = min(sick, key=how_early, default=None)
     event = None if first is None else first.first
     where = None if first is None or event is None else {"step": first.step, "rank": first.rank, **_plain(event)}
-    echo(json.dumps({"schema": 1, "first": where, "steps": steps}, indent=1))
+    print_record({"first": where, "steps": steps})
     if any(one.lacks for one in found):
         never_end_well()
     if sick:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ...dump import open_dump
+from ...dump import RankDump, open_dump
 from ...dump.foreign.foreign_rank import ForeignRank
 from ...errors import AtenDumpError, ConfigError, MissingDataError
 from ...store.objects.url_path import UrlPath, place_of
 from ...store.recovery import recover
-from ...store.spool.joining import join_spool
+from ...store.spool.joining import Joined, join_spool
 from ...store.spool.places import spools_here, unfinished_uploads
 from ..console import echo, warn, with_progress
+from ..formats import format_option, print_record
 from ..options import dump_argument
 
 
 @click.command("recover")
 @dump_argument
+@format_option("Lines to read, or one object as docs/json/recover.schema.json has it.")
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, file_okay=False),
     help="DumpConfig.spool of a run that recorded to a URL.",
 )
-def command(dump: Path, spool: Path | None) -> None:
+def command(dump: Path, form: str, spool: Path | None) -> None:
     """Finish every interrupted step and rank of DUMP: drop the torn tail, complete shards, commit.
 
     Nothing that was written whole is lost; complete steps are left as they are. It can be run again.
@@ -40,33 +43,50 @@ def command(dump: Path, spool: Path | None) -> None:
     """  # noqa: D301 - \b keeps click from filling lines
     place = place_of(dump)
     if isinstance(place, UrlPath):
-        _join(place, spool)
+        _join(place, spool, form)
         return
     if spool is not None:
         raise ConfigError(f"--spool is for a URL, and {dump} is a local path")
     opened = open_dump(dump)
     ranks = [rank for attempt in (opened, *opened.attempts.values()) for rank in attempt.all_ranks()]
-    changed, failed = 0, 0
-    for rank in with_progress("recovering", ranks):
-        try:
-            if isinstance(rank, ForeignRank):
-                raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
-            report = recover(rank.directory)
-        except AtenDumpError as error:
-            warn(error)
-            failed += 1
-            continue
-        changed += report.changed
-        failed += not (report.changed or report.committed)
-        if report.changed or not report.committed:
-            echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    folders = [_recovered(rank) for rank in with_progress("recovering", ranks)]
+    changed, failed = sum(one["changed"] for one in folders), sum(not one["committed"] for one in folders)
     left = f", {failed} could not be" if failed else ""
     echo(f"{changed} of {len(ranks)} step/rank folders recovered, {len(ranks) - changed - failed} needed nothing{left}")
+    if form == "json":
+        print_record({"path": opened.path, "folders": folders})
     if failed:
         raise click.exceptions.Exit(2)
 
 
-def _join(place: UrlPath, spool: Path | None) -> None:
+def _recovered(rank: RankDump) -> dict[str, Any]:
+    """Recover a step and rank, and return what came of it."""
+    try:
+        if isinstance(rank, ForeignRank):
+            raise MissingDataError(f"{rank.where} was recorded by another tool: there is nothing to recover from")
+        report = recover(rank.directory)
+    except AtenDumpError as error:
+        warn(error)
+        return {"path": rank.directory, "changed": False, "committed": False, "message": str(error)}
+    committed = report.changed or report.committed
+    if report.changed or not report.committed:
+        echo(f"step {rank.step} rank {rank.rank}: {report.message}")
+    return {"path": rank.directory, "changed": report.changed, "committed": committed, "message": report.message}
+
+
+def _record(one: Joined) -> dict[str, Any]:
+    """Return what came of a folder of the spool."""
+    message = str(one.error) if one.error is not None else "" if one.report is None else one.report.message
+    changed = one.report is not None and one.report.changed
+    return {
+        "path": f"step_{one.step}/rank_{one.rank}",
+        "changed": changed,
+        "committed": one.error is None,
+        "message": message,
+    }
+
+
+def _join(place: UrlPath, spool: Path | None, form: str) -> None:
     """Upload what runs have left on this machine."""
     place.forget()
     joined = [one for folder in spools_here(place, spool) for one in join_spool(folder, place)]
@@ -81,6 +101,8 @@ def _join(place: UrlPath, spool: Path | None) -> None:
         echo(f"{len(joined) - failed} of {len(joined)} step/rank folders of the spool uploaded{left}")
     else:
         echo(f"nothing of {place} is left on this machine")
+    if form == "json":
+        print_record({"path": str(place), "folders": [_record(one) for one in joined]})
     elsewhere = unfinished_uploads(place)
     for text in elsewhere:
         echo(text, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,15 +20,8 @@ from ...whole_files import refuse_to_replace_part_of
 from ..completion import complete_name
 from ..console import count_progress, echo, line_limit, print_lines, print_table, say_left_out
 from ..ending import never_end_well
-from ..options import (
-    allow_ops_option,
-    dump_argument,
-    end_if_never_fired,
-    format_option,
-    limit_option,
-    open_all,
-    place_options,
-)
+from ..formats import as_json, format_option, print_record
+from ..options import allow_ops_option, dump_argument, end_if_never_fired, limit_option, open_all, place_options
 from ..places import Place
 from ..workers import is_shared_out, jobs_option, workers
 
@@ -55,7 +47,7 @@ from ..workers import is_shared_out, jobs_option, workers
     metavar="N",
     help="Run each op N times, in the recorded dtypes: whose bits are not the same twice?",
 )
-@format_option("With --repeat: lines to read, or one object as docs/json/replay-repeat.schema.json has it.")
+@format_option("Lines to read, or one object as docs/json/replay.schema.json has it, and replay-repeat with --repeat.")
 @allow_ops_option
 @jobs_option
 @limit_option(20, "rows of the table")
@@ -76,9 +68,8 @@ def command(
 ) -> None:
     """Run the aten ops of one step and rank again, each from its own recorded inputs, the worst first.
 
-    An op that is wrong comes first even when everything after it is wrong too. NAME is one aten call, or an API
-    or module call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed,
-    3: the tool itself failed.
+    An op that is wrong comes first even when all after it are wrong too. NAME is an aten call, or an API or module
+    call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed, 3: failed.
 
     \b
     Examples
@@ -86,48 +77,47 @@ def command(
       aten-dump replay dump Module.transformer.h.0.0.forward
       aten-dump replay dump Aten.addmm.3.forward --emit repro.py
       aten-dump replay dump --dtype recorded
-      aten-dump replay dump --all --jobs 8
+      aten-dump replay dump --all --jobs 8 --format json
       aten-dump replay dump --repeat 20 --device cuda
     """  # noqa: D301 - \b keeps click from filling lines
-    shared_out = is_shared_out(jobs)
-    _check_options((name, step, rank, emit), everything=everything, shared_out=shared_out, times=times, form=form)
+    _check_options((name, step, rank, emit), everything=everything, shared_out=is_shared_out(jobs), times=times)
+    judged = None if dtype == "recorded" else torch.float64
+    how: dict[str, Any] = {"device": device, "dtype": judged, "allow_ops": allow_ops}
     if everything:
-        _replay_all(dump, jobs, device, dtype, allow_ops)
+        _replay_all(dump, jobs, partial(replay_all, **how), dtype, form)
         return
-    shown = Place(dump, step, rank, err=form != "text")
-    opened = shown.rank
+    opened = (shown := Place(dump, step, rank)).rank
     if times is not None:
         calls = opened if name is None else _aten_calls(opened[name])
         with count_progress("running") as update:
             _print_repeated(repeat(calls, times, device=device, allow_ops=allow_ops, progress=update), form)
     elif emit is not None:
-        _emit(opened, name, emit, allow_ops)
+        _emit(opened, name, emit, allow_ops, form)
     elif name is None and not len(opened.calls):
+        _print_records(dump, [], form)
         echo(f"{opened.where} has no calls: nothing was to be replayed")
     else:
-        judged = None if dtype == "recorded" else torch.float64
-        run = partial(replay, device=device, dtype=judged, allow_ops=allow_ops)
-        _exit([_print_replay(shown, name, run, line_limit(limit, default=20))], dtype)
+        found = _print_replay(shown, name, partial(replay, **how), line_limit(limit, default=20), form)
+        _exit(dump, [found], dtype, form)
 
 
-def _print_replay(shown: Place, name: str | None, run: Callable[..., Replay], most: int | None) -> Replay:
+def _print_replay(shown: Place, name: str | None, run: Callable[..., Replay], most: int | None, form: str) -> Replay:
     """Replay one step and rank, or the ops of one of its calls; print what was found, and return it."""
     others = shown.recorded and f"{shown.recorded}: --step and --rank replay another, --all replays all"
     lines = [others] if name is None else [*shown.other_steps(name)]
     with count_progress("replaying") as update:
         found = run(shown.rank if name is None else _aten_calls(shown.rank[name]), progress=update)
-    _print(found, lines, most)
+    if form == "text":
+        _print(found, lines, most)
     return found
 
 
-def _check_options(one: tuple[Any, ...], *, everything: bool, shared_out: bool, times: int | None, form: str) -> None:
+def _check_options(one: tuple[Any, ...], *, everything: bool, shared_out: bool, times: int | None) -> None:
     """Check that options go together; `one` are those for one call, step or rank: NAME, --step, --rank, --emit."""
     if everything and any(option is not None for option in one):
         raise click.UsageError("--all takes all steps and ranks: leave out NAME, --step, --rank and --emit")
     if shared_out and not everything:
         raise click.UsageError("--jobs and --scheduler share out steps and ranks: give --all with them")
-    if times is None and form != "text":
-        raise click.UsageError("--format json goes with --repeat")
     if times is not None and (everything or one[-1] is not None):
         raise click.UsageError("--repeat runs the ops of one step and rank: leave out --all and --emit")
 
@@ -144,7 +134,7 @@ def _print(found: Replay, others: list[str], most: int | None) -> None:
 
 def _print_repeated(found: Repeated, form: str) -> None:
     if form == "json":
-        echo(json.dumps(found.to_json(), indent=1))
+        print_record(found.to_json())
     else:
         print_lines(repeated_lines(found))
     if found.lacks:
@@ -155,15 +145,25 @@ def _print_repeated(found: Repeated, form: str) -> None:
         raise click.exceptions.Exit(2)
 
 
-def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple[str, ...]) -> None:
+def _print_records(dump: Path, found: list[Replay], form: str, emitted: Path | None = None) -> None:
+    if form == "json":
+        print_record({"path": dump, "replays": [_record(one) for one in found], "emitted": emitted})
+
+
+def _record(found: Replay) -> dict[str, Any]:
+    suspects = {op.call_id for op in found.suspects}
+    ops = [{**as_json(op), "is_suspect": op.call_id in suspects} for op in found.ops]
+    return {**as_json(found), "ops": ops}
+
+
+def _replay_all(dump: Path, jobs: int, run: Callable[..., list[Replay]], dtype: str, form: str) -> None:
     """Replay all steps and ranks, and say which have no ops."""
     opened = open_all(dump)
     end_if_never_fired(opened)
-    judged = None if dtype == "recorded" else torch.float64
     unfinished = ""
     with workers(jobs) as executor, count_progress("replaying") as update:
         try:
-            replays = replay_all(opened, executor, device=device, dtype=judged, allow_ops=allow_ops, progress=update)
+            replays = run(opened, executor, progress=update)
         except UnfinishedError as error:
             replays, unfinished = error.done, str(error)
     print_lines(all_lines(replays))
@@ -174,11 +174,15 @@ def _replay_all(dump: Path, jobs: int, device: str, dtype: str, allow_ops: tuple
     if unfinished:
         echo(unfinished, err=True)
         never_end_well()
-    _exit(replays, dtype)
+    _exit(dump, replays, dtype, form)
 
 
-def _exit(replays: list[Replay], dtype: str) -> None:
-    """End with exit code 2 where nothing could be replayed or something was damaged, 1 where an op is off."""
+def _exit(dump: Path, replays: list[Replay], dtype: str, form: str) -> None:
+    """Print the records, where these are asked for, and end with the exit code.
+
+    2: nothing could be replayed, or something was damaged; 1: an op is off.
+    """
+    _print_records(dump, replays, form)
     if any(found.lacks for found in replays):
         never_end_well()
     if not any(found.ops for found in replays):
@@ -194,7 +198,7 @@ def _aten_calls(call: Call) -> list[Call]:
     return [inner for child in call.children for inner in _aten_calls(child)]
 
 
-def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...]) -> None:
+def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ...], form: str) -> None:
     if name is None:
         raise click.UsageError(f"--emit needs the NAME of an aten call: `{rank.command('replay')}` lists them")
     refuse_to_replace_part_of([rank.directory.parent.parent], path)
@@ -202,4 +206,5 @@ def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ..
         path.write_text(repro_script(rank[name], allow_ops=allow_ops), encoding="ascii")
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --emit") from error
+    _print_records(rank.directory.parent.parent, [], form, path)
     echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ...dump import RankDump
 from ...dump.foreign.foreign_rank import ForeignRank
+from ...dump.saved_for_backward import SavedForBackward
 from ...errors import MissingDataError
 from ...report.terminal_tables import offload_by_module, saved_by_call, saved_by_module
 from ...report.units import format_bytes
 from ..console import echo, line_limit, print_table
+from ..formats import format_option, print_record
 from ..options import dump_argument, limit_option, place_options
 from ..places import Place
 
@@ -23,9 +27,16 @@ _UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does no
 @place_options
 @click.option("--depth", type=click.IntRange(min=1), help="Cut module paths to so many names, to sum inner modules up.")
 @click.option("--offload", is_flag=True, help="Print what keeping it in host memory or on disk would free and move.")
+@format_option("Tables, or one object as docs/json/saved.schema.json has it.")
 @limit_option(30, "rows of a table")
 def command(
-    dump: Path, step: int | None, rank: int | None, depth: int | None, offload: bool, limit: int | None
+    dump: Path,
+    step: int | None,
+    rank: int | None,
+    depth: int | None,
+    offload: bool,
+    form: str,
+    limit: int | None,
 ) -> None:
     """Print the memory that forward calls keep alive for backward, by call and by module.
 
@@ -43,6 +54,9 @@ def command(
     if isinstance(recorded, ForeignRank):
         raise MissingDataError(f"{recorded.where}: {_UNRECORDED}")
     saved = recorded.saved_for_backward()
+    if form == "json":
+        print_record(_record(recorded, saved, depth))
+        return
     most = line_limit(limit, default=30)
     echo(shown.line)
     total, outside = saved.nbytes, saved.outside_nbytes
@@ -58,3 +72,20 @@ def command(
         print_table(saved_by_module(saved, depth, most))
         echo()
         print_table(saved_by_call(saved, most))
+
+
+def _record(rank: RankDump, saved: SavedForBackward, depth: int | None) -> dict[str, Any]:
+    calls = sorted(saved.by_call().items(), key=lambda item: -item[1])
+    return {
+        "path": rank.directory.parent.parent,
+        "step": rank.step,
+        "rank": rank.rank,
+        "bytes": saved.nbytes,
+        "outside_bytes": saved.outside_nbytes,
+        "nodes": len(saved),
+        "by_module": [{"module": name, "bytes": nbytes} for name, nbytes in saved.by_module(depth).items()],
+        "by_call": [
+            {"call": call and call.name, "module": call and call.module, "bytes": nbytes} for call, nbytes in calls
+        ],
+        "offload": saved.offload(depth),
+    }

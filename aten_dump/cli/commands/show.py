@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...dump import RankDump
 from ...report.details import call_details, value_details
+from ...report.records import call_record, tree_record, value_record
 from ...report.tree import call_line, tree_lines
 from ..completion import complete_name
 from ..console import echo, line_limit, print_lines
+from ..formats import format_option, print_record
 from ..options import dump_argument, filter_options, limit_option, place_options, selected
 from ..places import Place
 
@@ -21,6 +25,7 @@ from ..places import Place
 @place_options
 @filter_options
 @click.option("--depth", type=click.IntRange(min=1), help="Leave out calls deeper in the tree than this.")
+@format_option("Lines to read, or one object as docs/json/show.schema.json has it.")
 @limit_option(200, "lines")
 def command(
     dump: Path,
@@ -35,6 +40,7 @@ def command(
     scope: str | None,
     call_name: str | None,
     depth: int | None,
+    form: str,
     limit: int | None,
 ) -> None:
     """Print the tree of calls of one step and rank, or all about the call or tensor NAME.
@@ -52,10 +58,13 @@ def command(
     """  # noqa: D301 - \b keeps click from filling lines
     shown = Place(dump, step, rank)
     opened = shown.rank
+    if name is not None and form == "json":
+        _print_record(opened, **_record(opened, name))
+        return
     if name is not None:
         print_lines([shown.line, *shown.other_steps(name), *_details(opened, name)], line_limit(limit))
         return
-    if not len(opened.calls):
+    if not len(opened.calls) and form == "text":
         echo(opened.why_no_calls or f"{opened.where} has no calls")
         return
     echo(shown.line)
@@ -63,7 +72,22 @@ def command(
         opened,
         {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "scope": scope, "name": call_name},
     )
-    print_lines((call_line(line) for line in tree_lines(opened, matched, depth)), line_limit(limit))
+    lines = tree_lines(opened, matched, depth)
+    if form == "json":
+        _print_record(opened, calls=[tree_record(line) for line in islice(lines, limit or None)])
+    else:
+        print_lines(map(call_line, lines), line_limit(limit))
+
+
+def _print_record(rank: RankDump, **found: Any) -> None:
+    absent = {"calls": None, "call": None, "value": None}
+    print_record({"path": rank.directory.parent.parent, "step": rank.step, "rank": rank.rank, **absent, **found})
+
+
+def _record(rank: RankDump, name: str) -> dict[str, Any]:
+    if name in rank or not _may_be_tensor(name):
+        return {"call": call_record(rank[name])}
+    return {"value": {"name": name, **value_record(rank.value(name), elements=True)}}
 
 
 def _details(rank: RankDump, name: str) -> list[str]:

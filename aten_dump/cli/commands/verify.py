@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from ...dump import Dump, open_dump
 from ...errors import UnfinishedError
 from ..console import byte_progress, count_progress, echo, print_lines
 from ..ending import never_end_well
-from ..options import dump_argument, format_option
+from ..formats import format_option, print_record
+from ..options import dump_argument
 from ..workers import is_shared_out, jobs_option, workers
 
 
@@ -48,7 +48,7 @@ def command(dump: Path, jobs: int, form: str) -> None:
                 print_lines(f"{where} {found.step} rank {found.rank}: {problem}" for problem in found.problems)
     count = len(problems) + sum(len(one["problems"]) for one in folders)
     if form == "json":
-        echo(json.dumps({"schema": 1, "path": str(opened.path), "problems": problems, "folders": folders}, indent=1))
+        print_record({"path": opened.path, "problems": problems, "folders": folders})
     else:
         echo(f"{len(folders)} step/rank folders checked, {count} problems")
     if count:

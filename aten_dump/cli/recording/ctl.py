@@ -19,6 +19,7 @@ from ...store.regular_files import numbered_folders
 from ...store.run_json import ranges_text, read_ranges, read_run, without
 from ...store.spool.places import spools_here
 from ..console import echo
+from ..formats import format_option, print_record
 
 Ranges = list[tuple[int, int]]
 
@@ -39,7 +40,8 @@ _WITH_VALUE: Final = ("steps", "level")
 @click.argument("action", type=click.Choice(list(_ACTIONS)))
 @click.argument("value", required=False)
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the ranks.")
-def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
+@format_option("Lines to read, or one object as docs/json/ctl.schema.json has it.")
+def command(dump: Path, action: str, value: str | None, wait_s: float, form: str) -> None:
     """Switch the run that records into DUMP; all ranks do so at the same step.
 
     Ranks read what is asked for between two steps, agree on a step that lies ahead of all of them, and change there.
@@ -66,9 +68,12 @@ def command(dump: Path, action: str, value: str | None, wait_s: float) -> None:
     end_s = time.monotonic() + wait_s
     ranks = read_ranges(run.get("ranks"))
     if request.changes:
-        _report_change(files, ranks, request, end_s)
+        found = _report_change(files, ranks, request, end_s)
     else:
-        _report_status(files, ranks, request, end_s)
+        found = _report_status(files, ranks, request, end_s)
+    if form == "json":
+        print_record({"path": dump, "restarts": restarts, "from_step": None, "ranks": [], **found})
+    _miss(read_ranges(found["silent"]))
 
 
 def _local(dump: Path) -> Path:
@@ -127,15 +132,16 @@ def _waited(end_s: float, found: Callable[[], Any]) -> Any:
     return result
 
 
-def _report_status(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> None:
+def _report_status(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> dict[str, Any]:
     _waited(end_s, lambda: not _silent(ranks, _answers(files, ranks, request)))
     answers = _answers(files, ranks, request)
     for answer in answers:
         echo(f"rank {answer.rank}: begins step {answer.step}, records steps {answer.steps} at level {answer.level}")
-    _miss(_silent(ranks, answers))
+    shown = [{name: getattr(answer, name) for name in ("rank", "step", "steps", "level")} for answer in answers]
+    return {"ranks": shown, "silent": ranges_text(_silent(ranks, answers))}
 
 
-def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> None:
+def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: float) -> dict[str, Any]:
     def outcome() -> Decision | Answer | None:
         decision = files.decision()
         if decision is not None and decision.number == request.number:
@@ -146,12 +152,11 @@ def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: 
     if isinstance(found, Answer):
         raise ConfigError(f"rank {found.rank} cannot: {found.error}")
     if found is None:
-        _miss(_silent(ranks, _answers(files, ranks, request)) or ranks)
-        return
+        return {"silent": ranges_text(_silent(ranks, _answers(files, ranks, request)) or ranks)}
     texts = [f"{name} {text}" for name in ("steps", "level") if (text := getattr(request, name)) is not None]
     count = sum(high - low + 1 for low, high in ranks)
     echo(f"from step {found.from_step} on, {counted(count, 'rank')} record{'s' * (count == 1)} {', '.join(texts)}")
-    _miss([(rank, rank) for rank in sorted(set(found.silent))])
+    return {"from_step": found.from_step, "silent": ranges_text((rank, rank) for rank in sorted(set(found.silent)))}
 
 
 def _miss(ranks: Ranges) -> None:

@@ -26,6 +26,7 @@ _DEFAULT_PATH: Final = "dump"
 @click.option("--ranks", help="Ranks that record: 0, '0|4-7', all.")
 @click.option("--level", type=click.Choice(get_args(Level)), help="Which kinds of call.")
 @click.option("--data", type=click.Choice(get_args(DataKind)), help="What is kept of a tensor.")
+@click.option("--against", help="A dump of hashes: bytes are kept only around the first call that differs from it.")
 @click.option(
     "--compile",
     type=click.Choice(get_args(Compile)),
@@ -55,6 +56,7 @@ def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoRet
       aten-dump run --steps 0-1 -- python train.py --lr 0.1
       aten-dump run --config cfg.toml -- torchrun --nproc-per-node 2 train.py
       aten-dump run --path dump --data full -- accelerate launch train.py
+      aten-dump run --path dump --against golden -- python train.py
       aten-dump run --watch tensorboard --path dump -- python train.py
       aten-dump ctl dump steps 100-102       (while it runs)
     """  # noqa: D301 - \b keeps click from filling lines

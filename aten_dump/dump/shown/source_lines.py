@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from ...patterns import is_of_library
 from ..argument_decoding import Frame
 
-_PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _ENGINE: Final = re.compile(r"[/\\]torch[/\\](?:autograd[/\\]|_tensor\.py:.*backward$)")
-_TORCH: Final = frozenset(("torch", "torch_npu", "functorch"))
 
 
 def source_lines(stack: Sequence[Frame]) -> str:
@@ -45,10 +44,4 @@ def is_within_backward(stack: Sequence[Frame]) -> bool:
 
 def is_beyond_torch(frame: Frame) -> bool:
     """Return True if a line is the user's or that of an installed package other than torch."""
-    return frame.user or _is_of_library(frame.file)
-
-
-def _is_of_library(file: str) -> bool:
-    """Return True if a file belongs to an installed package other than torch."""
-    found = _PACKAGES.search(file)
-    return found is not None and found[1] not in _TORCH
+    return frame.user or is_of_library(frame.file)

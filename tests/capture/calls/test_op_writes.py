@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.capture.calls.op_writes import note_writes
+from aten_dump.capture.calls.watched_ops import note_writes
 from aten_dump.capture.memory.storages import StorageState
 from aten_dump.capture.naming.op_schemas import plan_of
 from aten_dump.capture.values.value_table import ValueTable

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aten_dump.capture.autograd.node_tags import KEY, NodeTag, NodeTags
-from aten_dump.capture.calls.places import Place, Places
+from aten_dump.capture.calls.ops import Place, Places
 from aten_dump.capture.naming.call_name import (
     API,
     BACKWARD,

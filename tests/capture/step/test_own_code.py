@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from aten_dump.capture.step.own_code import OwnCode
+from aten_dump.capture.step.threads import OwnCode
 
 
 class Seen(TorchFunctionMode):

@@ -7,8 +7,8 @@ from typing import Any
 from aten_dump.capture.trigger.held_bytes import HeldBytes
 from aten_dump.capture.trigger.held_step import HeldStep
 from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
 from aten_dump.store.writing.host_bytes import HostBytes
-from tests.store.memory_sink import MemorySink
 
 
 def header(step: int = 0) -> r.Header:

@@ -11,7 +11,7 @@ import torch
 
 from aten_dump import DumpConfig
 from aten_dump.capture.trigger.conditions import Cause, LossSpike, NonFinite, make_trigger
-from aten_dump.capture.trigger.held_step import HeldCall
+from aten_dump.capture.trigger.held_call import HeldCall
 from aten_dump.capture.trigger.measured.extremes import Extremes
 from aten_dump.capture.trigger.measured.overflow_registers import FoundSet
 from aten_dump.store import records as r

@@ -9,7 +9,7 @@ from aten_dump.capture.memory.storages import StorageState
 from aten_dump.capture.trigger import decisions as decisions_module
 from aten_dump.capture.trigger.conditions import Cause, Known
 from aten_dump.capture.trigger.decisions import Decisions
-from aten_dump.capture.trigger.held_step import HeldCall
+from aten_dump.capture.trigger.held_call import HeldCall
 from aten_dump.capture.trigger.measured import extremes as extremes_module
 from aten_dump.capture.trigger.measured.extremes import ExtremesOfValues
 from aten_dump.store.records import Op

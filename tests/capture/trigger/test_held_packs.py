@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
-from aten_dump.capture.trigger.held_step import HeldPacks
+from aten_dump.capture.trigger.step_file import HeldPacks
 from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from tests.capture.trigger.recording import Ring, call, storage, value

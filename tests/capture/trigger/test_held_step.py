@@ -5,8 +5,8 @@ from __future__ import annotations
 from aten_dump.capture.trigger.held_bytes import HeldBytes
 from aten_dump.capture.trigger.held_step import HeldStep
 from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
 from tests.capture.trigger.recording import Ring, call, header, statistics, storage, stored, value
-from tests.store.memory_sink import MemorySink
 
 NOTE = r.Note(r.NOTE, "trigger", "why", 1)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from aten_dump import DumpConfig
-from aten_dump.capture.trigger import ring_sink as held_steps_module
+from aten_dump.capture.trigger import held_steps as held_steps_module
 from aten_dump.capture.trigger.held_bytes import HeldBytes
+from aten_dump.capture.trigger.held_steps import HeldSteps
 from aten_dump.capture.trigger.rank_signals import Signal
-from aten_dump.capture.trigger.ring_sink import HeldSteps
 from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
 from tests.capture.trigger.recording import call, header
-from tests.store.memory_sink import MemorySink
 
 
 class Steps:

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from aten_dump import StoreError
-from aten_dump.capture.trigger import rank_signals
-from aten_dump.capture.trigger import ring_sink as signal_listener
+from aten_dump.capture.trigger import rank_signals, signal_listener
 from aten_dump.capture.trigger.rank_signals import FOLDER, RankSignals, Signal
-from aten_dump.capture.trigger.ring_sink import SignalListener
+from aten_dump.capture.trigger.signal_listener import SignalListener
 from tests.checkout import ROOT
 
 SIGNAL = Signal(rank=1, step=4, position=9, call=12, why="aten::log made NaN")

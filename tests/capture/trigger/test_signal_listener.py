@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aten_dump.capture.trigger.rank_signals import RankSignals, Signal
-from aten_dump.capture.trigger.ring_sink import SignalListener
+from aten_dump.capture.trigger.signal_listener import SignalListener
 from aten_dump.errors import StoreError
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from aten_dump.capture.trigger.held_bytes import HeldBytes
-from aten_dump.capture.trigger.held_step import StepFile
 from aten_dump.capture.trigger.held_values import HeldValues
+from aten_dump.capture.trigger.step_file import StepFile
 from aten_dump.store import records as r
+from aten_dump.store.memory_sink import MemorySink
 from tests.capture.trigger.recording import call, header, statistics, storage, stored, value
-from tests.store.memory_sink import MemorySink
 
 
 class Written:

@@ -6,7 +6,7 @@ import pytest
 
 from aten_dump.capture.trigger.conditions import Cause
 from aten_dump.capture.trigger.rank_signals import Signal
-from aten_dump.capture.trigger.ring_sink import Quota, Window, why_written
+from aten_dump.capture.trigger.windows import Quota, Window, why_written
 
 SIGNAL = Signal(rank=2, step=5, position=30, call=41, why="aten::log made NaN")
 

@@ -10,8 +10,7 @@ import torch
 
 from aten_dump.capture.memory.sparse_parts import PARTS
 from aten_dump.capture.unseen import Coverage
-from aten_dump.capture.values.tensors_without_memory import TensorsWithoutMemory
-from aten_dump.capture.values.value_table import ValueTable
+from aten_dump.capture.values.value_table import TensorsWithoutMemory, ValueTable
 from aten_dump.errors import MissingDataError
 from tests.capture.bits import assert_same, calls, values
 from tests.capture.values.sparse_tensors import sparse

@@ -18,6 +18,7 @@ from ....report.units import format_bytes
 from ....whole_files import refuse_to_replace_part_of
 from ...console import count_progress, echo, print_lines
 from ...ending import never_end_well
+from ...formats import format_option, print_record
 from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
@@ -42,6 +43,7 @@ from ...workers import jobs_option, workers
     show_default=True,
     help="Most calls to show; steps and ranks beyond are only summed up.",
 )
+@format_option("Lines to read, or one object as docs/json/report.schema.json has it.")
 @jobs_option
 def command(
     dump: Path,
@@ -50,6 +52,7 @@ def command(
     steps: tuple[int, ...],
     ranks: tuple[int, ...],
     max_calls: int,
+    form: str,
     jobs: int,
 ) -> None:
     """Write DUMP, or its comparison with BASELINE, as one HTML file that needs no network.
@@ -70,6 +73,8 @@ def command(
     with count_progress("reporting") as update:
         subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
         nbytes = write_report(subject, output)
+    if form == "json":
+        print_record({"path": output, "bytes": nbytes})
     echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
 
 

@@ -14,6 +14,7 @@ from ....report.serve.local_server import serve
 from ....report.serve.served_dump import ServedDump
 from ...console import count_progress, echo, print_lines
 from ...ending import end_without_threads, never_end_well
+from ...formats import format_option, print_record
 from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
@@ -22,8 +23,9 @@ from ...workers import jobs_option, workers
 @dump_argument
 @click.argument("baseline", type=click.Path(path_type=Path), required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1.  [default: any free one]")
+@format_option("A line to read, or one object as docs/json/serve.schema.json has it, as soon as the page is there.")
 @jobs_option
-def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
+def command(dump: Path, baseline: Path | None, port: int, form: str, jobs: int) -> None:
     """Show DUMP, or its comparison with BASELINE, in a browser, of any size.
 
     The page of `report`, with what needs the bytes of tensors: heat maps of slices, histograms, elements. New
@@ -41,7 +43,13 @@ def command(dump: Path, baseline: Path | None, port: int, jobs: int) -> None:
     base = None if baseline is None else open_all(baseline)
     comparison = None if baseline is None else _compare(dump, baseline, jobs)
     served = ServedDump(Subject(target, __version__, base, comparison))
-    serve(served, port, lambda address: echo(f"{address}  (Ctrl-C ends it)"))
+
+    def say(address: str) -> None:
+        if form == "json":
+            print_record({"address": address})
+        echo(f"{address}  (Ctrl-C ends it)")
+
+    serve(served, port, say)
     end_without_threads()  # sections may still be made that nobody waits for
 
 

@@ -27,7 +27,14 @@ def test_both_take_a_dump_and_a_baseline() -> None:
 
 
 def test_no_option_lets_others_reach_the_server() -> None:
-    assert {parameter.name for parameter in serve.command.params} == {"dump", "baseline", "port", "jobs", "scheduler"}
+    assert {parameter.name for parameter in serve.command.params} == {
+        "dump",
+        "baseline",
+        "port",
+        "form",
+        "jobs",
+        "scheduler",
+    }
 
 
 def test_a_taken_port_is_exit_code_2(dump: Path) -> None:

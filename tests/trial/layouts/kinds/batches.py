@@ -26,7 +26,7 @@ def row(on: Run, task: Task) -> None:
     if on.bug("lengths of row 0"):
         inputs = {name: batch.inputs[name][:1] if name == "lengths" else one for name, one in inputs.items()}
     with on.steps(task.model) as end_step, torch.no_grad():
-        if on.bug("one input of the next row"):
+        if len(inputs) > 1 and on.bug("one input of the next row"):  # of one alone it is the next row, and whole
             last = list(inputs)[-1 if "lengths" not in inputs else 0]
             inputs = {**inputs, last: batch.inputs[last][ROW + 1 : ROW + 2]}
         output = task.model(**inputs)  # at lengths of row 0, one input of the next row
