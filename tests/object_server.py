@@ -75,6 +75,11 @@ class Faults:
         return [path for method, path, _ in self.requests if method == "PUT"]
 
     def forget(self) -> None:
+        """Forget what was asked, once nothing more is on its way."""
+        quiet = 0
+        while quiet < 10:
+            time.sleep(0.02)
+            quiet = 0 if self.at_once else quiet + 1
         self.requests.clear()
         self.most_at_once = 0
 

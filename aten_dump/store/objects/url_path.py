@@ -119,8 +119,8 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     assert match is not None, "every URL has a scheme and a rest"
     if match[1] not in STORED_SCHEMES or not match[2].strip("/"):
         raise ConfigError(
-            f"{match[1]}://{match[2]} is a URL that names no folder of an object store; allowed: {ALLOWED_URLS} (a local "
-            "folder of such a name: put ./ before it)"
+            f"{match[1]}://{match[2]} is a URL that names no folder of an object store; allowed: {ALLOWED_URLS} (a "
+            "local folder of such a name: put ./ before it)"
         )
     return UrlPath(f"{match[1]}://{match[2]}")
 
