@@ -163,7 +163,7 @@ class Causes:
         for side, cone in enumerate(cones):
             left_out: set[int] = set() if made[1 - side] else made[side]
             if self._layout is not None and self._layout.is_in_other_order:
-                left_out = left_out | {number for number, call in cone.calls.items() if _is_index(call)}
+                left_out = left_out | self._ordering(side, cone)
             if kinds != FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in FORWARD]
                 left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
@@ -177,6 +177,18 @@ class Causes:
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
+
+    def _ordering(self, side: int, cone: Cone) -> set[int]:
+        """Return the calls that only make integers, for what they bring into another order is no cause.
+
+        If the first other call reads what they make, that is not known to be the same in another order: then none.
+        """
+        found = {number for number, call in cone.calls.items() if _makes_integers(call)}
+        flow = self._sides[side].flow
+        first = next((call for number, call in sorted(cone.calls.items()) if number not in found), None)
+        read = [] if first is None else [value for _, value in flow.reads(first) if value.id not in cone.cut]
+        makers = (flow.maker(value) for value in read)
+        return set() if any(maker is not None and maker.id in found for maker in makers) else found
 
     def _is_forward_exact(self) -> bool:
         """Return True if what the forward ends with is the same on both sides to all digits of float64, or nearly.
@@ -293,11 +305,11 @@ class Causes:
     def _changes_on_one_side(self, pair: Pair) -> bool:
         """Return True if one of two calls of an op leaves what it reads as it is, as a product with ones does."""
         calls = pair.target, pair.baseline
-        return calls[0].op == calls[1].op and any(
-            self._changes_nothing(side, call, value)
+        one, other = (
+            any(self._changes_nothing(side, call, value) for _, value in self._sides[side].flow.results(call))
             for side, call in enumerate(calls)
-            for _, value in self._sides[side].flow.results(call)
         )
+        return calls[0].op == calls[1].op and one != other
 
     def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
         numbers = self._sides[side].numbers
@@ -543,7 +555,7 @@ def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
 
 
-def _is_index(call: Call) -> bool:
+def _makes_integers(call: Call) -> bool:
     """Return True if a call makes nothing but integers."""
     return all(not value.is_floating for _, value in call.result_values())
 

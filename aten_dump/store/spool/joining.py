@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,6 +44,8 @@ def join_spool(folder: Path, target: UrlPath) -> Iterator[Joined]:
             ranks.add(rank)
             with _locked(folder, rank):
                 yield _join(inner, folder, target, (step, rank))
+        with suppress(OSError):  # one that holds nothing was made just before a kill
+            outer.rmdir()
     for inner in numbered_folders(folder, "restart").values():
         yield from join_spool(inner, target / inner.name)
     if (folder / RUN_FILE).is_file():
