@@ -267,7 +267,7 @@ class Causes:
             return self._same_op(first, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
-            if known is not None and (self._is_asked_otherwise(known) or self._changes_on_one_side(known)):
+            if known is not None and (self._is_asked_otherwise(known) or self._is_beside_no_change(side, known, cones)):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
@@ -302,14 +302,16 @@ class Causes:
                     return calls
         return None
 
-    def _changes_on_one_side(self, pair: Pair) -> bool:
-        """Return True if one of two calls of an op leaves what it reads as it is, as a product with ones does."""
-        calls = pair.target, pair.baseline
-        one, other = (
-            any(self._changes_nothing(side, call, value) for _, value in self._sides[side].flow.results(call))
-            for side, call in enumerate(calls)
+    def _is_beside_no_change(self, side: int, pair: Pair, cones: tuple[Cone, Cone]) -> bool:
+        """Return True if the like of a call of a side leaves what it reads as it is, as a product with ones does."""
+        like = (pair.baseline, pair.target)[side]
+        return (
+            pair.target.op == pair.baseline.op
+            and like.id not in cones[1 - side].calls
+            and any(
+                self._changes_nothing(1 - side, like, value) for _, value in self._sides[1 - side].flow.results(like)
+            )
         )
-        return calls[0].op == calls[1].op and one != other
 
     def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
         numbers = self._sides[side].numbers
