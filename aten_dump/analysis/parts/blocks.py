@@ -46,6 +46,11 @@ class Block:
         more = "" if self.within is None else f", in {self.within}"
         return f"{where} of {self.size} along dimension {self.dim}{more}"
 
+    def start_along(self, dim: int) -> int:
+        """Return where it begins in a dimension of the largest one."""
+        inner = 0 if self.within is None else self.within.start_along(dim)
+        return inner + (self.start if self.dim == dim else 0)
+
     def of(self, whole: torch.Tensor, ahead: int = 0) -> torch.Tensor:
         """Return the block of a tensor that has so many more dimensions ahead."""
         larger = whole if self.within is None else self.within.of(whole, ahead)

@@ -6,8 +6,8 @@ Theory of operation
     share of a loss, the gradient of a weight), or if together they hold its elements: as many, with the same norm. No
     verdict rests on it: nothing is looked at but what counts as a counterpart while the cause is looked for.
     What is made at one line of a module is looked at as made of k rounds, for each k that divides how often it is made.
-    Elements in another order are only taken for a layout where at least two values were brought into it. Of one alone
-    (labels that were turned) the call that did it is the cause.
+    Elements in another order, and rows that are picked, are only taken for a layout where at least two values were
+    brought into it. Of one alone (labels that were turned) the call that did it is the cause.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LaidOut:
         self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
         if self.is_in_other_order:
             for side, some in enumerate(moved):
-                self._found[side].update(*some.values())
+                self._found[side].update(sides[side].picked, *some.values())
         for side in (0, 1):
             self._found[side].update(*self._taken_by(side, _SLICES).values())
         made = self._made_by(0), self._made_by(1)

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from ..evaluation.evaluation import Evaluation
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 
 _MOST_NOTES: Final = 3
+_MOST_PICKED: Final = 64  # rows of a value that are looked for one by one
 
 Sides = tuple[Evaluation, Evaluation]
 Piece = tuple[int, Block]  # id of a part, and where it lies
@@ -128,6 +129,7 @@ class PartsFound:
             self._note(side, parts[-1][1], found)
             for held, block in found:
                 covered[1 - side][held].append((number, block))
+        self._note_picked({(side, value.id) for side, value in parts})
         for side, value in parts:
             self._let_have(1 - side, self._numbers(side, value))
         for side in (0, 1):
@@ -139,6 +141,37 @@ class PartsFound:
                 if is_covered:
                     self._note_covered(side, whole, seen)
         return bool(parts)
+
+    def _note_picked(self, parts: Collection[tuple[int, int]]) -> None:
+        """Note the values of which each row lies somewhere in one value of the other side's, and those so covered."""
+        for side in (0, 1):
+            blocks, reached = Blocks(self._rows[1 - side]), defaultdict[int, set[int]](set)
+            for number, rows in self._rows[side].items():
+                if (side, number) not in parts and len(rows.shape) > 1 and 1 < rows.shape[0] <= _MOST_PICKED:
+                    places = self._picked_from(blocks, rows, self._noise(side, number))
+                    if places:
+                        self._note_has(side, number)
+                    for held, starts in places.items():
+                        reached[held] |= starts
+            for held, starts in reached.items():
+                if len(starts) == self._rows[1 - side][held].shape[0]:
+                    self._note_has(1 - side, held)
+
+    def _note_has(self, side: int, number: int) -> None:
+        value = self._sides[side].flow.rank.value_by_id(number)
+        self._sides[side].picked.update(self._numbers(side, value))
+
+    @staticmethod
+    def _picked_from(blocks: Blocks, rows: Rows, noise: float) -> dict[int, set[int]]:
+        """Return the values that have each row of another, and which of their own rows these are."""
+        found: dict[int, set[int]] | None = None
+        for at in range(rows.shape[0]):
+            row = rows.narrowed(0, at, 1)
+            held = defaultdict[int, set[int]](set)
+            for id, block in blocks.find(row, noise) or blocks.find_smaller(row, noise):
+                held[id].add(block.start_along(0))
+            found = held if found is None else {id: found[id] | held[id] for id in found.keys() & held.keys()}
+        return found or {}
 
     def _blocks(
         self, rows: tuple[dict[int, Rows], dict[int, Rows]], *, turned: bool = False
