@@ -47,7 +47,7 @@ from ..torch_internals.fx_nodes import NodeFacts, NodeName
 from ..torch_internals.graph_stages import Decomposed
 from ..torch_internals.inductor import CODE_CACHE, LOWERING, LoweredGraph, Lowerings, Site
 from ..torch_internals.tracing import is_compiling
-from ..values.argument_encoding import encode
+from ..values.argument_encoding import encode_leaf
 from .when_imported import WhenImported
 
 _EMPTY: Final = torch.ops.aten.empty_strided.default
@@ -370,7 +370,7 @@ def _encoded(item: Any) -> Tree:
         return (TREE_TUPLE if isinstance(item, tuple) else TREE_LIST, *map(_encoded, item))
     if isinstance(item, dict):
         return (TREE_DICT, *(part for key, value in item.items() for part in (str(key), _encoded(value))))
-    return encode(item, None, keep=False)  # type: ignore[arg-type]  # it holds no tensor
+    return encode_leaf(item)
 
 
 def _tree_of_decomposed(one: Decomposed) -> Tree:

@@ -142,6 +142,16 @@ def encode(item: Any, values: ValueIds, keep: bool, within: tuple[int, ...] = ()
     return _encode_other(item)
 
 
+def encode_leaf(item: Any) -> Tree:
+    """Return something that is no tensor and holds nothing else as a tree."""
+    kind = type(item)
+    if kind in PLAIN_TYPES:
+        return item
+    if kind is int:
+        return _encode_int(item)
+    return _encode_constant(item) if kind in CONSTANTS else _encode_other(item)
+
+
 def _encode_entries(
     tag: int, item: list[Any] | tuple[Any, ...], values: ValueIds, keep: bool, within: tuple[int, ...]
 ) -> Tree:
