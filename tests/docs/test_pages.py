@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def test_a_page_prints_what_it_says(name: str, here: Path) -> None:
     assert said
     for one in said:
         assert one.agrees, f"$ {one.source}\nsays\n{one.expected}\nprints\n{one.printed}"
+
+
+def test_the_page_of_a_run_against_another_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "guide" / "not-deterministic.md").read_text(encoding="utf-8")
+    section = page.partition("## Where a run parts from one made before")[2]
+    (code,), (told,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "text"))
+    exec(compile(code, "train.py", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out == told
 
 
 def test_the_tutorial_has_all_commands() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from aten_dump import ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, compare, open_dump, replay
 from aten_dump.dump import Value
-from tests.checkout import ROOT
 from tests.launch.running import PYTHON, environment
 from tests.models import build, single_thread, train_step
 
@@ -220,17 +218,6 @@ def test_a_script_is_held_against_a_golden_by_the_command(tmp_path: Path) -> Non
     run("--path", "golden", "--data", "hash", eps="1e-5")
     told = run("--path", "other", "--against", "golden", eps="1e-3")
     assert "Aten.native_layer_norm.0.forward" in told and "input.4 (eps) is 0.001, there 1e-05" in told
-
-
-def test_the_page_prints_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "guide" / "not-deterministic.md").read_text(encoding="utf-8")
-    section = page.partition("## Where a run parts from one made before")[2]
-    (code,), (told,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "text"))
-    exec(compile(code, "train.py", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == told
 
 
 RANKS = """
