@@ -176,7 +176,6 @@ class Evaluation:
         sources: the values that no call made and that calls read, by id.
         unproven: why calls were not evaluated, or not on numbers of their own, by id.
         holders: the ids of the values that have a number.
-        picked: numbers of values of which the other side has each row, in another order or beside others.
         watch: is shown each result as it was made.
         watch_all: the same, views too, after it.
         watch_calls: is called after each call.
@@ -210,7 +209,6 @@ class Evaluation:
         self.sources: dict[int, Value] = {}
         self.unproven: dict[int, str] = {}
         self.holders: dict[int, list[int]] = {}
-        self.picked: set[int] = set()
         self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
         self.changes: dict[int, Signature] = {}  # of what the step left minus what was there before, by value id
         self.scalars: dict[int, Signature] = {}  # what roots come to with the gradient that backward starts from, by id

@@ -16,12 +16,12 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..parts.blocks import dimensions_of
+from ..parts.laid_out import Picked
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
-from .factor import factor_sentence
 from .left_alone import SIDES, left_alone, name_of, parameter_of
-from .other_layout import FORWARD, OtherLayout
+from .other_layout import FORWARD, OtherLayout, factor_sentence
 from .other_sources import computing, first_reader, holds_permuted, other_source
 from .state_names import StateNames
 from .uncleared import uncleared
@@ -74,6 +74,7 @@ class Causes:
         sources: Sources,
         ends: tuple[list[End], list[End]],
         pairs: Sequence[Pair] = (),
+        picked: Picked = ((), ()),
     ) -> None:
         """Prepare to look.
 
@@ -82,11 +83,13 @@ class Causes:
             sources: how those of both sides were matched.
             ends: of both sides.
             pairs: of calls that stand at the same place in both programs.
+            picked: numbers of either side's values of which the other side has each row.
         """
         self._sides = sides
         self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self._ends = ends
+        self._picked = picked
         self._layout: OtherLayout | None = None
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
@@ -102,7 +105,7 @@ class Causes:
         flows = self._sides[0].flow, self._sides[1].flow
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
-        self._layout = OtherLayout(self._sides, self._ends, odd)
+        self._layout = OtherLayout(self._sides, self._ends, odd, self._picked)
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
         odd = self._layout.rest
@@ -260,14 +263,14 @@ class Causes:
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
-        pair = self._behind_no_change(first, other) or self._with_other_arguments(first, other)
+        pair = self._beside_no_change(first, other, cones) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
         if first is not None and other is not None and first.op == other.op:
             return self._same_op(first, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
-            if known is not None and (self._is_asked_otherwise(known) or self._is_beside_no_change(side, known, cones)):
+            if known is not None and self._is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
@@ -281,36 +284,36 @@ class Causes:
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
-    def _behind_no_change(self, first: Call | None, other: Call | None) -> tuple[Call, Call] | None:
-        """Return the calls that made what a call and its like read, where one side's left the values as they were.
+    def _beside_no_change(
+        self, first: Call | None, other: Call | None, cones: tuple[Cone, Cone]
+    ) -> tuple[Call, Call] | None:
+        """Return two calls of one op, of which one alone leaves what it reads as it is, as a product with ones does.
 
-        A product with 1 has no value of its own: in place of it the next call would seem to be given other arguments.
+        It has no value of its own and lies in no cone: the call beside it would seem to be missing on its side, and
+        what goes on from both to be given other arguments. So the first calls are asked, and those before them.
         """
         for side, call in ((0, first), (1, other)):
-            pair = self._pairs[side].get(call.id) if call is not None else None
-            if pair is None:
-                continue
-            theirs = dict(self._sides[1].flow.reads(pair.baseline))
-            for slot, value in self._sides[0].flow.reads(pair.target):
-                maker = self._sides[0].flow.maker(value)
-                made = None if maker is None or slot not in theirs else self._pairs[0].get(maker.id)
-                if made is None or not self._is_asked_otherwise(made) or self._sides[0].flow.is_view(made.target):
-                    continue
-                results = (value, theirs[slot])
-                calls = (made.target, made.baseline)
-                if any(self._changes_nothing(at, calls[at], results[at]) for at in (0, 1)):
-                    return calls
+            flow = self._sides[side].flow
+            read = () if call is None else flow.reads(call)
+            for one in (call, *(flow.maker(value) for _, value in read)):
+                pair = self._pairs[side].get(one.id) if one is not None and not flow.is_view(one) else None
+                if pair is not None and any(self._is_no_change_beside(at, pair, cones) for at in (0, 1)):
+                    return pair.target, pair.baseline
         return None
 
-    def _is_beside_no_change(self, side: int, pair: Pair, cones: tuple[Cone, Cone]) -> bool:
-        """Return True if the like of a call of a side leaves what it reads as it is, as a product with ones does."""
-        like = (pair.baseline, pair.target)[side]
+    def _is_no_change_beside(self, side: int, pair: Pair, cones: tuple[Cone, Cone]) -> bool:
+        """Return True if the call of a side changes nothing, and its like makes something new of what both have."""
+        calls = pair.target, pair.baseline
+        one, like = calls[side], calls[1 - side]
+        results, there = self._sides[side].flow.results(one), self._sides[1 - side]
         return (
-            pair.target.op == pair.baseline.op
-            and like.id not in cones[1 - side].calls
-            and any(
-                self._changes_nothing(1 - side, like, value) for _, value in self._sides[1 - side].flow.results(like)
+            one.op == like.op
+            and one.id not in cones[side].calls
+            and like.id in cones[1 - side].calls
+            and not any(
+                there.flow.maker(value) and self._is_odd(1 - side, value) for _, value in there.flow.reads(like)
             )
+            and any(self._changes_nothing(side, one, value) for _, value in results)
         )
 
     def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
@@ -477,8 +480,11 @@ class Causes:
         return None if one is None or other is None or one.op != other.op else (one, other)
 
     def _is_odd_source(self, side: int, value: Value) -> bool:
-        evaluation, other = self._sides[side], self._sides[1 - side]
-        return evaluation.flow.maker(value) is None and evaluation.numbers.get(value.id) not in other.holders
+        return self._sides[side].flow.maker(value) is None and self._is_odd(side, value)
+
+    def _is_odd(self, side: int, value: Value) -> bool:
+        """Return True if the other side does not have a value."""
+        return self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders
 
     def _other_contents(self, value: Value, theirs: Value | None) -> str:
         """Return what a call reads from outside the step, by name where it is a parameter's, in a sentence."""

@@ -1,4 +1,4 @@
-"""Ends of which the other side has all, laid out otherwise, and gradients that are one term of the other side's.
+"""Ends of which the other side has all, laid out otherwise, and gradients that are a term or a multiple of its own.
 
 Theory of operation
     What modules return in another order shows in what the program goes on to make of it; losses of parts, and the
@@ -8,6 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
@@ -15,10 +16,14 @@ from typing import Final
 from ...dump import Call, Value
 from ..ends.ends import End, number_of, taken_besides
 from ..evaluation.evaluation import Evaluation
+from ..facts.ratio import simple_numbers
 from ..flow.leaves import ACCUMULATES
-from ..parts.laid_out import LaidOut, Term, may_hold
+from ..parts.laid_out import LaidOut, Picked, Term, may_hold
+from ..signatures.signature import Signature
 from .left_alone import SIDES
 
+_LEAST: Final = 2  # gradients, of which a common factor is said
+_ROUNDING: Final = 1e-5  # relative: what a factor and the signatures may be off
 FORWARD: Final = ("loss", "output", "read")
 
 Odd = tuple[Sequence[End], Sequence[End]]
@@ -33,7 +38,7 @@ class OtherLayout:
         rest: the ends that differ for more than that; all, if there are none.
     """
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], ends: Odd, odd: Odd) -> None:
+    def __init__(self, sides: tuple[Evaluation, Evaluation], ends: Odd, odd: Odd, picked: Picked = ((), ())) -> None:
         """Look at ends that differ; from then on each side has the numbers of what the other has laid out otherwise."""
         self._sides = sides
         self._ends = ends
@@ -44,7 +49,7 @@ class OtherLayout:
             later = _floating(taken_besides(sides))
         shown = {id(end) for some in odd for end in some if end.kind in kinds}
         lost = [end for some in (*odd, *later) for end in some if id(end) not in shown]
-        layout = LaidOut(sides, {end.number for end in lost if end.number is not None})
+        layout = LaidOut(sides, {end.number for end in lost if end.number is not None}, picked)
         self._terms: tuple[dict[int, Term], dict[int, Term]] = layout.terms
         self.is_in_other_order = layout.is_in_other_order
         rest: Odd = (
@@ -124,3 +129,29 @@ class OtherLayout:
 
 def _floating(ends: Odd) -> Odd:
     return [end for end in ends[0] if end.value.is_floating], [end for end in ends[1] if end.value.is_floating]
+
+
+def factor_sentence(sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]]) -> str:
+    """Return by which number all gradients of the target are the baseline's, in a clause; "" if by none, or by 1."""
+    theirs = {end.name: end for end in ends[1] if end.is_named}
+    pairs = [(end, theirs[end.name]) for end in ends[0] if end.is_named and end.name in theirs]
+    signatures = [(_signature(sides[0], one), _signature(sides[1], other)) for one, other in pairs]
+    known = [(one, other) for one, other in signatures if one and other and other.norm > other.noise]
+    if len(known) < max(_LEAST, len(pairs)):
+        return ""
+    one, other = known[0]
+    measured = math.copysign(one.norm / other.norm, one.first * other.first)
+    simple = simple_numbers(measured, _ROUNDING)
+    text = next((text for number, text in simple if all(_is_times(*pair, number) for pair in known)), "")
+    return f"each gradient is exactly {text} times the baseline's" if text else ""
+
+
+def _signature(side: Evaluation, end: End) -> Signature | None:
+    writer = side.flow.writer(end.value)
+    return side.signatures.get(end.value.id) or (None if writer is None else side.signatures.get(writer[2].id))
+
+
+def _is_times(one: Signature, other: Signature, factor: float) -> bool:
+    allowed = _ROUNDING * abs(factor) * other.norm + one.noise + abs(factor) * other.noise
+    apart = one.norm - abs(factor) * other.norm, one.first - factor * other.first, one.second - factor * other.second
+    return one.numel == other.numel and all(abs(part) <= 5 * allowed for part in apart)

@@ -43,7 +43,7 @@ def simple_ratio(target: Elements, baseline: Elements) -> str:
         nonzero += int((other != 0).sum())
     if not math.isfinite(norm) or norm == 0 or nonzero < min(2, math.prod(target.shape)):
         return ""
-    for number, text in _simple(product / norm, eps):
+    for number, text in simple_numbers(product / norm, eps):
         allowed = _ROUNDINGS * eps * abs(number)
         chunks = ((ours.double(), theirs.double()) for _, ours, theirs in pairs(target, baseline, order))
         if all(bool(((one - number * other).abs() <= allowed * other.abs()).all()) for one, other in chunks):
@@ -64,8 +64,13 @@ def _has_numbers(source: Elements) -> bool:
     return is_plain and dtype not in DTYPES_WITHOUT_NUMBERS
 
 
-def _simple(measured: float, eps: float) -> list[tuple[float, str]]:
-    """Return the simple numbers that a measured one may be, with their names."""
+def simple_numbers(measured: float, eps: float) -> list[tuple[float, str]]:
+    """Return the simple numbers other than 1 that a measured one may be, with their names.
+
+    Args:
+        measured: a ratio.
+        eps: relative; twice as much it may be off.
+    """
     if not math.isfinite(measured) or measured == 0:
         return []
     found = []

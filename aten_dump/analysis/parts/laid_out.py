@@ -33,6 +33,7 @@ _MOST_LIKE: Final = 64  # values made at one line in one round
 _SPREAD: Final = 10.0  # times the tolerance of a norm: what a projection may be off
 
 Sides = tuple[Evaluation, Evaluation]
+Picked = tuple[Collection[int], Collection[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,13 @@ class LaidOut:
         terms: of either side, by number.
     """
 
-    def __init__(self, sides: Sides, wrong: Collection[int]) -> None:
+    def __init__(self, sides: Sides, wrong: Collection[int], picked: Picked) -> None:
         """Look at both sides.
 
         Args:
             sides: evaluated.
             wrong: numbers of ends that differ: they stand for nothing.
+            picked: numbers of either side's values of which the other side has each row, in any order.
         """
         self._sides = sides
         self._found: tuple[set[int], set[int]] = (set(), set())  # numbers of each side that the other has
@@ -75,7 +77,7 @@ class LaidOut:
         self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
         if self.is_in_other_order:
             for side, some in enumerate(moved):
-                self._found[side].update(sides[side].picked, *some.values())
+                self._found[side].update(picked[side], *some.values())
         for side in (0, 1):
             self._found[side].update(*self._taken_by(side, _SLICES).values())
         made = self._made_by(0), self._made_by(1)

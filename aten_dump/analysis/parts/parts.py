@@ -63,6 +63,7 @@ class PartsFound:
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
+        self.picked: tuple[set[int], set[int]] = (set(), set())  # numbers of what the other side has each row of
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
@@ -159,7 +160,7 @@ class PartsFound:
 
     def _note_has(self, side: int, number: int) -> None:
         value = self._sides[side].flow.rank.value_by_id(number)
-        self._sides[side].picked.update(self._numbers(side, value))
+        self.picked[side].update(self._numbers(side, value))
 
     @staticmethod
     def _picked_from(blocks: Blocks, rows: Rows, noise: float) -> dict[int, set[int]]:

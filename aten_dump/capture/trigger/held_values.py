@@ -106,24 +106,23 @@ class HeldValues:
 
     def stats(self, value: int) -> Stats | None:
         """Return the statistics of a value by name."""
-        seen: set[int] = set()
-        while value not in seen:
-            seen.add(value)
-            for fact in self.facts(value):
-                if fact.kind == r.STATISTICS:
-                    return dict(zip(self._statistics, fact.numbers, strict=False))
-            value = self._other(value, r.SAME_STATISTICS)
-        return None
+        fact = self._fact(value, r.STATISTICS, r.SAME_STATISTICS)
+        return None if fact is None else dict(zip(self._statistics, fact.numbers, strict=False))
 
     def digest(self, value: int) -> bytes | None:
         """Return the hash of a value."""
+        fact = self._fact(value, r.HASH, r.SAME_HASH)
+        return None if fact is None else bytes(fact.digest)
+
+    def _fact(self, value: int, kind: int, same: int) -> Any:
+        """Return the record of a kind about a value, or about one that is said to be the same; None without one."""
         seen: set[int] = set()
         while value not in seen:
             seen.add(value)
             for fact in self.facts(value):
-                if fact.kind == r.HASH:
-                    return bytes(fact.digest)
-            value = self._other(value, r.SAME_HASH)
+                if fact.kind == kind:
+                    return fact
+            value = self._other(value, same)
         return None
 
     def flags(self, value: int) -> int:

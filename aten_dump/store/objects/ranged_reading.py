@@ -86,7 +86,7 @@ class _Cache:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "aten_dump-fetch")
 
     def block(self, file: RemoteFile, number: int) -> memoryview:
-        """Return a block, and have the next ones fetched if those before it were read."""
+        """Return a block, and begin to fetch the next ones if those before it were read."""
         before = 0
         with self._lock:
             while before < _AHEAD and _key(file, number - before - 1) in self._blocks:
@@ -107,7 +107,7 @@ class _Cache:
             raise
 
     def begin(self, file: RemoteFile, numbers: range) -> None:
-        """Have blocks of a file fetched, as many as half the cache has room for."""
+        """Begin to fetch blocks of a file, as many as half the cache has room for."""
         last = (file.size - 1) // BLOCK_BYTES
         with self._lock:
             for number in numbers[: self._room // BLOCK_BYTES // 2]:

@@ -94,7 +94,7 @@ class _Outage:
 
     @property
     def is_long(self) -> bool:
-        """Whether it has lasted for PATIENCE_SECONDS, or access is refused: waiting no longer helps."""
+        """True if it has lasted for PATIENCE_SECONDS, or access is refused: waiting no longer helps."""
         error = self.error
         is_final = isinstance(error, ObjectStoreError) and error.is_final
         return error is not None and (is_final or time.monotonic() - self._since > PATIENCE_SECONDS)

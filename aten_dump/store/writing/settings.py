@@ -50,7 +50,7 @@ class WriterSettings:
     room: Callable[[int], None] | None = None
 
     def say_finished(self, path: Path) -> None:
-        """Tell `on_file` of a file."""
+        """Call `on_file` with a finished file."""
         if self.on_file is not None:
             self.on_file(path)
 
