@@ -658,6 +658,11 @@ class Evaluation:
         elif (found := self.in_python.read_alike(read, item, plan.call)) is not None:
             self._literals[item] = found
 
+    @cached_property
+    def _read(self) -> set[int]:
+        """The ids of what calls read."""
+        return {value.id for call in self.flow.calls() for _, value in self.flow.reads(call)}
+
     # -- sources -----------------------------------------------------------------------------------------------------
 
     def _load(self, value: Value) -> torch.Tensor | None:
@@ -687,8 +692,8 @@ class Evaluation:
             self._memory.keep(one, tensors[one.id])
             if self.watch_all is not None:
                 self.watch_all(one, tensors[one.id])
-        if self.flow.maker(value) is None:
-            self.sources[value.id] = value
+            if self.flow.maker(one) is None and (one is value or one.id in self._read):
+                self.sources[one.id] = one
         self._sign(value, tensors[value.id])
         return tensors[value.id]
 

@@ -40,7 +40,7 @@ class Evaluated:
     unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
-    picked: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))  # numbers, see `PartsFound`
+    parts: PartsFound | None = None  # where parts of the other side's values were looked for
     covered: tuple[Covered, ...] = ()  # values of one side that parts of the other side cover
     notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
     reordered: bool = False  # the sides were given the rows of their batch in different orders
@@ -157,7 +157,7 @@ def _settled(
         if parts.meet():
             again = ask(sides)
             found = replace(again, notes=(*again.notes, *parts.notes), covered=tuple(parts.covered))
-        found = replace(found, picked=parts.picked)
+        found = replace(found, parts=parts)
     return found
 
 

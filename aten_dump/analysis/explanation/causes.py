@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
+from ...store.op_names import read_op_name
 from ..cone.cone import Cone, cone_of, made_of_nothing
 from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
@@ -15,8 +17,9 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
+from ..flow.moving_ops import MOVES
 from ..parts.blocks import dimensions_of
-from ..parts.laid_out import Picked
+from ..parts.parts import PartsFound
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .cut_gradients import CutGradients
@@ -29,6 +32,7 @@ from .unread import unread
 from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
+_OF_ONE_PROGRAM: Final = 0.75  # of the lines that make calls on one side, which make the same on the other
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
     "gradient": "gradient",
@@ -74,7 +78,7 @@ class Causes:
         sources: Sources,
         ends: tuple[list[End], list[End]],
         pairs: Sequence[Pair] = (),
-        picked: Picked = ((), ()),
+        parts: PartsFound | None = None,
     ) -> None:
         """Prepare to look.
 
@@ -83,13 +87,13 @@ class Causes:
             sources: how those of both sides were matched.
             ends: of both sides.
             pairs: of calls that stand at the same place in both programs.
-            picked: numbers of either side's values of which the other side has each row.
+            parts: where parts of the other side's values were looked for, if they were.
         """
         self._sides = sides
         self._pairs = {pair.target.id: pair for pair in pairs}, {pair.baseline.id: pair for pair in pairs}
         self._sources = sources
         self._ends = ends
-        self._picked = picked
+        self._parts = parts
         self._layout: OtherLayout | None = None
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
@@ -105,7 +109,7 @@ class Causes:
         flows = self._sides[0].flow, self._sides[1].flow
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
-        self._layout = OtherLayout(self._sides, self._ends, odd, self._picked)
+        self._layout = OtherLayout(self._sides, self._ends, odd, self._parts)
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
         odd = self._layout.rest
@@ -125,7 +129,7 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
-        firsts = self._beside_each_other(cones, self._firsts(cones, kinds))
+        firsts = self._candidates(cones, kinds)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(first_odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -154,6 +158,46 @@ class Causes:
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
 
+    def _behind_first_like(self, side: int, cone: Cone) -> Cone:
+        """Return the part of a cone behind the first call that the other side's program makes too, at the same line.
+
+        A cone that begins with calls of one side alone may begin with another layout of the work, as a cache's pages:
+        of such calls those count that lead to the first one that came out otherwise.
+        """
+        flow, others = self._sides[side].flow, self._sides[1 - side].holders
+        made = made_of_nothing(self._sides[side], cone, others)
+        others_too = (c for n, c in sorted(cone.calls.items()) if n not in made and not flow.is_view(c))
+        likes = self._lines[1 - side]
+        found = next((call for call in others_too if _place(call) in likes), cone.first)
+        if found is None or found is cone.first:
+            return cone
+        return cone_of(self._sides[side], others, [value for _, value in found.result_values()])
+
+    @cached_property
+    def _lines(self) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
+        """The places of both sides' calls; none if these are not of one program, or of two versions of it."""
+        target, baseline = ({_place(call) for call in side.flow.calls()} for side in self._sides)
+        is_one = len(target & baseline) >= _OF_ONE_PROGRAM * min(len(target), len(baseline))
+        return (target, baseline) if is_one else (set(), set())
+
+    def _is_at_this_line_alone(self, side: int, call: Call | None) -> bool:
+        """Return True if a side's program makes a call at a line at which the other's makes none."""
+        return call is not None and _place(call) not in self._lines[1 - side]
+
+    def _candidates(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
+        """Return the first call of either cone that may be the cause.
+
+        Where both sides make integers in two ways (which tokens an expert gets), these may lay out the work: what
+        computes is asked first.
+        """
+        behind = self._behind_first_like(0, cones[0]), self._behind_first_like(1, cones[1])
+        firsts = self._beside_each_other(cones, self._firsts(behind, kinds))
+        ops = {call.op for call in firsts if call is not None and _makes_integers(call)}
+        if len(ops) == len(firsts):
+            asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
+            return asked if any(asked) else firsts
+        return firsts
+
     def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
@@ -180,6 +224,16 @@ class Causes:
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
+
+    def _computing(self, side: int, cone: Cone) -> Call | None:
+        """Return the first call of a cone that computes floats, of nothing but what both sides have."""
+        flow, others = self._sides[side].flow, self._sides[1 - side].holders
+        for _, call in sorted(cone.calls.items()):
+            if not (_makes_integers(call) or flow.is_view(call) or read_op_name(call.op).name in MOVES):
+                read = [self._sides[side].numbers.get(value.id) for _, value in flow.reads(call)]
+                if read and all(number in others for number in read):
+                    return call
+        return None
 
     def _ordering(self, side: int, cone: Cone) -> set[int]:
         """Return the calls that only make integers, for what they bring into another order is no cause.
@@ -256,7 +310,10 @@ class Causes:
                 yield slot, value
 
     def _numbers_read(self, side: int, call: Call) -> set[int]:
-        numbers = (self._sides[side].numbers.get(value.id) for _, value in self._sides[side].flow.reads(call))
+        """Return the numbers of what a call computes with and both sides have: of floats, if it reads any."""
+        read = [value for _, value in self._sides[side].flow.reads(call)]
+        read = [value for value in read if value.is_floating] or read
+        numbers = (self._sides[side].numbers.get(value.id) for value in read)
         return {number for number in numbers if number is not None and number in self._sides[1 - side].holders}
 
     # -- behind the cut ----------------------------------------------------------------------------------------------
@@ -266,8 +323,11 @@ class Causes:
         pair = self._beside_no_change(first, other, cones) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
+        alone = [self._is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
         if first is not None and other is not None and first.op == other.op:
-            return self._same_op(first, other)
+            if alone[0] == alone[1]:
+                return self._same_op(first, other)
+            first, other = (first, None) if alone[0] else (None, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
             if known is not None and self._is_asked_otherwise(known):
@@ -337,6 +397,8 @@ class Causes:
             wanted = self._given(side, call)
             for like in self._sides[1 - side].flow.calls():
                 if like.op == call.op and self._given(1 - side, like) == wanted:
+                    if self._is_at_this_line_alone(side, call) != self._is_at_this_line_alone(1 - side, like):
+                        continue  # another statement
                     pair = (like, call) if side else (call, like)
                     if not [one for one in argument_differences(*pair) if one.dtypes is None]:
                         break  # the other side has this very call
@@ -347,10 +409,23 @@ class Causes:
         return [(slot, self._sides[side].numbers.get(value.id)) for slot, value in self._sides[side].flow.reads(call)]
 
     def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
-        if first is None:
-            assert other is not None
-            return Cause("region", None, other, f"the target has no such call: {_op(other)}", calls=calls)
-        return Cause("region", first, None, f"the baseline has no such call: {_op(first)}", calls=calls)
+        side = 1 if first is None else 0
+        call = other if first is None else first
+        assert call is not None
+        places = self._places_of_inputs(side, call)
+        is_like = places and _place(call) in self._lines[1 - side]
+        what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
+        return Cause("region", first, other, f"the {SIDES[1 - side]} {what}", places, calls=calls)
+
+    def _places_of_inputs(self, side: int, call: Call) -> str:
+        """Return where in the other side's values the inputs of a call lie, in a clause; "" if none is a part."""
+        found = []
+        places = {} if self._parts is None else self._parts.places[side]
+        for slot, value in self._sides[side].flow.reads(call):
+            for held, block in places.get(value.id, ())[:1]:
+                whole = self._sides[1 - side].flow.rank.value_by_id(held)
+                found.append(f"{slot} is {block} of the {SIDES[1 - side]}'s {self._maker(1 - side, whole)}")
+        return "; ".join(found)
 
     def _is_asked_otherwise(self, pair: Pair) -> bool:
         """Return True if two calls do the same op on the same values with other arguments.
@@ -504,7 +579,7 @@ class Causes:
             if slot in theirs:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
                 if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
-                    made = self._maker(0, value), self._maker(1, theirs[slot])
+                    made = self._named_on_both(value), self._maker(1, theirs[slot])
                     if self._layout is not None and self._layout.is_reordered(value, theirs[slot]):
                         yield (
                             slot,
@@ -512,6 +587,13 @@ class Causes:
                         )
                     else:
                         yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
+
+    def _named_on_both(self, value: Value) -> str:
+        """Return who made a value of the target, and who made the same on the baseline, if that has another name."""
+        name = self._maker(0, value)
+        held = self._sides[1].holders.get(self._sides[0].number_of(value), ())
+        names = [self._maker(1, self._sides[1].flow.rank.value_by_id(id)) for id in held]
+        return name if name in names or not names else f"{name} (the same as the baseline's {names[0]})"
 
     def _maker(self, side: int, value: Value) -> str:
         """Return who made a value, or what it is that was there before the step."""
@@ -561,6 +643,11 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
+
+
+def _place(call: Call) -> tuple[str, str, str]:
+    """Return what two calls share that a program makes at the same place: op, phase and line."""
+    return call.op, call.phase, call.where
 
 
 def _makes_integers(call: Call) -> bool:

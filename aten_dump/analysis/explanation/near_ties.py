@@ -77,18 +77,14 @@ def _text(call: Call, dim: int | None, read: Sequence[torch.Tensor]) -> str | No
     if not rows:
         return None
     margins = [_margin(ours[row], theirs[row], chosen[0][row], chosen[1][row]) for row in rows]
-    is_tie = all(margin <= noise for margin, noise in margins)
-    widest = max(margins)
+    margin, apart = max(margins)
     first = rows[0]
     one, other = next(_changes(chosen[0][first], chosen[1][first]))
-    why = (
-        "within rounding of the scores" if is_tie else f"more than the {widest[1]:.2g} by which the scores differ there"
-    )
     where = f" ({call.where})" if call.where else ""
     share = f"{len(rows)} of {len(chosen[0])} rows"
     return (
         f"near tie: {call.name}{where} chooses otherwise in {share}, first in row {first}: "
-        f"{one} where the baseline has {other}; the scores are at most {widest[0]:.2g} apart, {why}; "
+        f"{one} where the baseline has {other}; the scores are at most {margin:.2g} apart, those of the two sides differ by {apart:.2g} there; "
         "both sides are compared with the target's choice"
     )
 

@@ -18,7 +18,8 @@ from ..ends.ends import End, number_of, taken_besides
 from ..evaluation.evaluation import Evaluation
 from ..facts.ratio import simple_numbers
 from ..flow.leaves import ACCUMULATES
-from ..parts.laid_out import LaidOut, Picked, Term, may_hold
+from ..parts.laid_out import LaidOut, Term, may_hold
+from ..parts.parts import PartsFound
 from ..signatures.signature import Signature
 from .left_alone import SIDES
 
@@ -38,7 +39,7 @@ class OtherLayout:
         rest: the ends that differ for more than that; all, if there are none.
     """
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], ends: Odd, odd: Odd, picked: Picked = ((), ())) -> None:
+    def __init__(self, sides: tuple[Evaluation, Evaluation], ends: Odd, odd: Odd, parts: PartsFound | None) -> None:
         """Look at ends that differ; from then on each side has the numbers of what the other has laid out otherwise."""
         self._sides = sides
         self._ends = ends
@@ -49,7 +50,7 @@ class OtherLayout:
             later = _floating(taken_besides(sides))
         shown = {id(end) for some in odd for end in some if end.kind in kinds}
         lost = [end for some in (*odd, *later) for end in some if id(end) not in shown]
-        layout = LaidOut(sides, {end.number for end in lost if end.number is not None}, picked)
+        layout = LaidOut(sides, {end.number for end in lost if end.number is not None}, parts)
         self._terms: tuple[dict[int, Term], dict[int, Term]] = layout.terms
         self.is_in_other_order = layout.is_in_other_order
         rest: Odd = (

@@ -90,7 +90,7 @@ class RankVerdict:
         return any(row.baseline is not None and row.baseline.id in partners for row in wrong)
 
     def _causes(self) -> Causes:
-        return Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs, self._found.picked)
+        return Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs, self._found.parts)
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from ..signatures.signature import sign_value
 
 Group: TypeAlias = Literal["parameters", "buffers", "optimizer state", "gradient scaler", "data"]
 _ORDER: Final[tuple[Group, ...]] = ("parameters", "buffers", "optimizer state", "gradient scaler", "data")
+# What one side alone reads of these was not lost: inputs that the other side needs not, a scale made at its first use.
+_ON_ONE_SIDE: Final = ("buffers", "gradient scaler", "data")
 _SCALES: Final = "_amp_update_scale_"
 _MOMENTS: Final = {"addcmul_": "exp_avg_sq", "lerp_": "exp_avg"}  # by what torch's optimizers write them with
 _FOREACH: Final = "_foreach_"
@@ -137,7 +139,7 @@ def begins_otherwise(
             (" that the target lacks", [one.name for one in every if one not in known[0]]),
             (" that only the target has", [one.name for one in every if one not in known[1]]),
         ):
-            if some and not (group == "gradient scaler" and text):  # made when it is first used, of what was restored
+            if some and not (group in _ON_ONE_SIDE and text):
                 said.append(f"{group}{text} ({_listed(some)})")
     if _draws_otherwise(sides):
         said.append("random state")

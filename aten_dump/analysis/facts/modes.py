@@ -39,11 +39,14 @@ def module_sentence(call: Call, other: RankDump) -> str:
 
 
 def grad_mode_sentence(pairs: Iterable[tuple[Call, Call]]) -> str:
-    """Return at which call grad mode first is another one, and at how many; "" where it is the same at all."""
+    """Return at which call grad mode first is another one, and at how many; "" where it is the same at all.
+
+    Calls at other lines may be no counterparts: a reference model runs without gradients by design.
+    """
     first, count = "", 0
     for target, baseline in pairs:
         modes = target.grad_enabled, baseline.grad_enabled
-        if target.phase == "forward" and None not in modes and modes[0] != modes[1]:
+        if target.phase == "forward" and target.where == baseline.where and None not in modes and modes[0] != modes[1]:
             count += 1
             first = first or f"at {target.name} ({target.where}) it is {modes[0]}, in the baseline {modes[1]}"
     more = f", and at {count - 1} more calls" if count > 1 else ""

@@ -61,7 +61,7 @@ class _Comparing:
                 continue
             if _ABSENT in (one, other) and self._is_default(name, other if one is _ABSENT else one):
                 continue
-            texts = _text(one), _text(other)
+            texts = _given(self._calls[0], name, one), _given(self._calls[1], name, other)
             are_dtypes = isinstance(one, torch.dtype) and isinstance(other, torch.dtype)
             names = (texts[0].removeprefix("torch."), texts[1].removeprefix("torch.")) if are_dtypes else None
             yield ArgumentDifference(name, *texts, names, self._numbers(one, other) or ())
@@ -163,6 +163,12 @@ def _defaults(op: str) -> dict[str, Any]:
     found = registered_op(op)
     schema = None if found is None else found._schema
     return {} if schema is None else {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+
+
+def _given(call: Call, name: str, item: Any) -> str:
+    """Return the argument of a call in words; of one that it is not given, the op's default."""
+    default = _defaults(call.op).get(name) if item is _ABSENT else None
+    return _text(item) if default is None else f"{_text(default)} (the default)"
 
 
 def _text(item: Any) -> str:

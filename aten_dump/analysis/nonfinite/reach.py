@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 from ...dump import Call, RankDump, Value
 from ...store import records
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
+from ..flow.moving_ops import MOVES
 from .explanations import numbers_given
 from .value_range import Contents, ContentsTable
 
@@ -33,23 +34,6 @@ End = Literal["loss", "gradient", "kept", "read", "left"]
 _BACKWARD: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 _TESTS: Final = frozenset(("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmean"))
 _EQUALITIES: Final = frozenset(("eq", "ne"))
-_MOVES: Final = frozenset(
-    (
-        *(
-            "where",
-            "masked_fill",
-            "masked_select",
-            "masked_scatter",
-            "index",
-            "index_select",
-            "index_put",
-            "index_copy",
-        ),
-        *("gather", "take", "embedding", "scatter", "slice_scatter", "select_scatter", "copy", "clone", "_to_copy"),
-        *("cat", "stack", "split", "chunk", "flip", "roll", "repeat", "tril", "triu", "constant_pad_nd", "unfold_copy"),
-        *("_unsafe_view", "_reshape_copy", "slice_backward", "select_backward", "repeat_interleave"),
-    )
-)
 
 
 class Origin(NamedTuple):
@@ -160,7 +144,7 @@ class Reach:
         self, call: Call, taken: _Held, made: Iterable[tuple[int, Moment]], new: Mapping[Moment, _Held]
     ) -> None:
         is_test = _tests_for_nonfinite(call)
-        moves = read_op_name(call.op).name.rstrip("_") in _MOVES
+        moves = read_op_name(call.op).name.rstrip("_") in MOVES
         for number, moment in made:
             value, contents = self._rank.value_by_id(number), self._of(number)
             own = new.get(moment, _NOTHING)

@@ -162,6 +162,7 @@ class Blocks:
         """Take tensors by the ids of their values."""
         self._wholes = wholes
         self._by_shape: dict[tuple[int, ...], _Windows] = {}
+        self._row_norms: dict[int, tuple[torch.Tensor, torch.Tensor, list[int], float]] = {}  # of a last dimension
 
     def find(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
         """Return the id of each tensor that has a block of the same contents, and where it lies.
@@ -190,13 +191,28 @@ class Blocks:
     def find_smaller(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
         """Return where a tensor lies in others that are larger in several dimensions, but not in the last."""
         found, wanted = [], part.projections() if part.norm else []
-        for number, whole in self._wholes.items() if part.norm else ():
+        for number in self._with_largest_row(part, TOLERANCE * part.norm + noise) if part.norm else ():
+            whole = self._wholes[number]
             dims = dimensions_of(part.shape, whole.shape)
-            if len(dims) > 1 and part.shape[-1] == whole.shape[-1]:
+            if len(dims) > 1:
                 for block in whole.like_largest_row(part, dims, TOLERANCE * part.norm + noise):
                     if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
                         found.append((number, block))
         return found
+
+    def _with_largest_row(self, part: Rows, allowed: float) -> list[int]:
+        """Return the ids of the tensors that have a row of the norm of a part's largest one, in the order given."""
+        if part.last not in self._row_norms:
+            wholes = [(number, whole) for number, whole in self._wholes.items() if whole.last == part.last]
+            norms = [whole.squares.flatten().sqrt() for _, whole in wholes]
+            ordered, order = torch.cat([*norms, torch.empty(0, dtype=torch.float64)]).sort()
+            of = torch.repeat_interleave(torch.tensor([len(rows) for rows in norms], dtype=torch.int64))
+            largest = max((whole.norm for _, whole in wholes), default=0.0)
+            self._row_norms[part.last] = ordered, of[order], [number for number, _ in wholes], largest
+        ordered, of, numbers, largest = self._row_norms[part.last]
+        row, allowed = float(part.squares.max()) ** 0.5, allowed + _CANCELLED * largest
+        first, past = torch.searchsorted(ordered, ordered.new_tensor([row - allowed, row + allowed])).tolist()
+        return [numbers[place] for place in of[first:past].unique().tolist()]
 
     def may_have_slices(self, part: Rows, dim: int) -> bool:
         """Return True if for each slice along a dimension there is a block of its norm."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
 from ..signatures.signature import TOLERANCE, Signature, distance
+from .parts import PartsFound
 
 _MOVES: Final = frozenset(
     f"aten::{name}"
@@ -33,7 +34,6 @@ _MOST_LIKE: Final = 64  # values made at one line in one round
 _SPREAD: Final = 10.0  # times the tolerance of a norm: what a projection may be off
 
 Sides = tuple[Evaluation, Evaluation]
-Picked = tuple[Collection[int], Collection[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class LaidOut:
         terms: of either side, by number.
     """
 
-    def __init__(self, sides: Sides, wrong: Collection[int], picked: Picked) -> None:
+    def __init__(self, sides: Sides, wrong: Collection[int], parts: PartsFound | None) -> None:
         """Look at both sides.
 
         Args:
             sides: evaluated.
             wrong: numbers of ends that differ: they stand for nothing.
-            picked: numbers of either side's values of which the other side has each row, in any order.
+            parts: where parts of the other side's values were looked for, if they were.
         """
         self._sides = sides
         self._found: tuple[set[int], set[int]] = (set(), set())  # numbers of each side that the other has
@@ -77,13 +77,13 @@ class LaidOut:
         self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
         if self.is_in_other_order:
             for side, some in enumerate(moved):
-                self._found[side].update(picked[side], *some.values())
+                self._found[side].update(() if parts is None else parts.picked[side], *some.values())
         for side in (0, 1):
             self._found[side].update(*self._taken_by(side, _SLICES).values())
         made = self._made_by(0), self._made_by(1)
         candidates = [*_alike(made), *_in_rounds(0, made), *_in_rounds(1, made)]
-        for side, one, parts in sorted(candidates, key=lambda found: found[1].call.id):
-            self._compare(side, one, parts)
+        for side, one, terms in sorted(candidates, key=lambda found: found[1].call.id):
+            self._compare(side, one, terms)
         for side, numbers in enumerate(self._found):
             for number in numbers.difference(wrong):
                 sides[1 - side].holders.setdefault(number, [])

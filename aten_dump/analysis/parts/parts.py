@@ -10,8 +10,9 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -25,7 +26,8 @@ _MOST_NOTES: Final = 3
 _MOST_PICKED: Final = 64  # rows of a value that are looked for one by one
 
 Sides = tuple[Evaluation, Evaluation]
-Piece = tuple[int, Block]  # id of a part, and where it lies
+Piece = tuple[int, Block]  # id of a part, or of what holds it, and where it lies
+Picked = tuple[set[int], set[int]]
 
 
 def may_be_in_parts(
@@ -63,7 +65,7 @@ class PartsFound:
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
-        self.picked: tuple[set[int], set[int]] = (set(), set())  # numbers of what the other side has each row of
+        self.places: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = ({}, {})  # of either side's parts, by id
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
@@ -128,9 +130,9 @@ class PartsFound:
         for side, number, found in (*self._blocks(self._rows), *self._blocks(self._turned, turned=True)):
             parts.append((side, self._sides[side].flow.rank.value_by_id(number)))
             self._note(side, parts[-1][1], found)
+            self.places[side][number] = found
             for held, block in found:
                 covered[1 - side][held].append((number, block))
-        self._note_picked({(side, value.id) for side, value in parts})
         for side, value in parts:
             self._let_have(1 - side, self._numbers(side, value))
         for side in (0, 1):
@@ -143,24 +145,27 @@ class PartsFound:
                     self._note_covered(side, whole, seen)
         return bool(parts)
 
-    def _note_picked(self, parts: Collection[tuple[int, int]]) -> None:
-        """Note the values of which each row lies somewhere in one value of the other side's, and those so covered."""
+    @cached_property
+    def picked(self) -> Picked:
+        """The numbers of either side's values of which each row lies somewhere in one value of the other side's.
+
+        So have those that such values cover.
+        """
+        found: Picked = (set(), set())
         for side in (0, 1):
             blocks, reached = Blocks(self._rows[1 - side]), defaultdict[int, set[int]](set)
             for number, rows in self._rows[side].items():
-                if (side, number) not in parts and len(rows.shape) > 1 and 1 < rows.shape[0] <= _MOST_PICKED:
+                if number not in self.places[side] and len(rows.shape) > 1 and 1 < rows.shape[0] <= _MOST_PICKED:
                     places = self._picked_from(blocks, rows, self._noise(side, number))
                     if places:
-                        self._note_has(side, number)
+                        found[side].update(self._numbers(side, self._sides[side].flow.rank.value_by_id(number)))
                     for held, starts in places.items():
                         reached[held] |= starts
             for held, starts in reached.items():
                 if len(starts) == self._rows[1 - side][held].shape[0]:
-                    self._note_has(1 - side, held)
-
-    def _note_has(self, side: int, number: int) -> None:
-        value = self._sides[side].flow.rank.value_by_id(number)
-        self.picked[side].update(self._numbers(side, value))
+                    value = self._sides[1 - side].flow.rank.value_by_id(held)
+                    found[1 - side].update(self._numbers(1 - side, value))
+        return found
 
     @staticmethod
     def _picked_from(blocks: Blocks, rows: Rows, noise: float) -> dict[int, set[int]]:
