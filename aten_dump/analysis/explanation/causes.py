@@ -187,16 +187,51 @@ class Causes:
     def _candidates(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
-        Where both sides make integers in two ways (which tokens an expert gets), these may lay out the work: what
-        computes is asked first.
+        What came out right further on is left out first. Where both sides make integers in two ways (which tokens an
+        expert gets), or tables of nothing, these may lay out the work: what computes is asked before.
         """
         behind = self._behind_first_like(0, cones[0]), self._behind_first_like(1, cones[1])
-        firsts = self._beside_each_other(cones, self._firsts(behind, kinds))
-        ops = {call.op for call in firsts if call is not None and _makes_integers(call)}
-        if len(ops) == len(firsts):
-            asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
+        right = [self._came_right(side, cone) for side, cone in enumerate(cones)]
+        rest = self._without(behind, right)
+        firsts = self._firsts(rest, kinds)
+        if any(self._reads_of(side, call, right[side]) for side, call in enumerate(firsts)):
+            firsts = self._firsts(behind, kinds)  # what is read may have come right by chance, as before a norm
+        firsts = self._beside_each_other(cones, firsts)
+        if firsts[0] is None or firsts[1] is None or firsts[0].op == firsts[1].op:
+            return firsts
+        asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
+        if all(map(_makes_integers, filter(None, firsts))):
             return asked if any(asked) else firsts
+        made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
+        if asked[0] is not None and asked[1] is not None and firsts[0].id in made[0] and firsts[1].id in made[1]:
+            return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
         return firsts
+
+    def _came_right(self, side: int, cone: Cone) -> set[int]:
+        """Return the ids of the calls of a cone that lead to a value of the forward that both sides have."""
+        flow, others = self._sides[side].flow, self._sides[1 - side].holders
+        numbers = self._sides[side].numbers
+        found: set[int] = set()
+        for call in reversed([call for call in flow.calls() if call.phase == "forward"]):
+            made = [value for _, value in flow.results(call) if value.is_floating and value.numel > 1]
+            if call.id in found or (made and all(numbers.get(value.id) in others for value in made)):
+                for _, value in flow.reads(call):
+                    for maker in (flow.maker(value), (flow.writer(value) or (None,))[0]):
+                        if maker is not None:
+                            found.add(maker.id)
+        return found & cone.calls.keys()
+
+    def _without(self, cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
+        """Return cones without some calls; a cone of which nothing would be left is whole."""
+        rest = [{n: call for n, call in cone.calls.items() if n not in left_out[i]} for i, cone in enumerate(cones)]
+        one, other = (replace(cone, calls=calls or cone.calls) for cone, calls in zip(cones, rest, strict=True))
+        return one, other
+
+    def _reads_of(self, side: int, call: Call | None, makers: set[int]) -> bool:
+        """Return True if a call reads what one of some calls made."""
+        flow = self._sides[side].flow
+        found = (flow.maker(value) for _, value in flow.reads(call)) if call is not None else ()
+        return any(maker is not None and maker.id in makers for maker in found)
 
     def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.

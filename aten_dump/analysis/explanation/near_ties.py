@@ -84,7 +84,8 @@ def _text(call: Call, dim: int | None, read: Sequence[torch.Tensor]) -> str | No
     share = f"{len(rows)} of {len(chosen[0])} rows"
     return (
         f"near tie: {call.name}{where} chooses otherwise in {share}, first in row {first}: "
-        f"{one} where the baseline has {other}; the scores are at most {margin:.2g} apart, those of the two sides differ by {apart:.2g} there; "
+        f"{one} where the baseline has {other}; the scores are at most {margin:.2g} apart, "
+        f"those of the two sides differ by {apart:.2g} there; "
         "both sides are compared with the target's choice"
     )
 
