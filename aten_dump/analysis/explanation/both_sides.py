@@ -15,7 +15,18 @@ import torch
 
 from ...dump import RankDump
 from ..cone.cone import cone_of
-from ..ends.ends import End, Left, ends_of, of_sizes, starts_of_roots, taken_besides, unmatched, unread_alike, wanted_of
+from ..ends.ends import (
+    AS_LEFT,
+    End,
+    Left,
+    ends_of,
+    of_sizes,
+    starts_of_roots,
+    taken_besides,
+    unmatched,
+    unread_alike,
+    wanted_of,
+)
 from ..ends.left import LeftEnds
 from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
@@ -194,6 +205,11 @@ def _with_ends(
             ([], []),
             (*notes, "the losses do not add up to the same, and the gradients that come of them are the same"),
         )
+    elif _is_scaled_back(odd, ends):
+        odd, notes = (
+            ([], []),
+            (*notes, "losses and gradients differ, and the gradients that the optimizer gets are the same: a scale"),
+        )
     unknown = tuple(in_memory.unknown)
     if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):
         unknown = (*unknown, *dict.fromkeys(f"{end.name}, of which nothing is finite" for end in odd[0] or odd[1]))
@@ -218,6 +234,23 @@ def _is_split_loss(odd: tuple[list[End], list[End]], ends: tuple[list[End], list
     )
     return (
         any(odd) and losses[0] != losses[1] and is_trained and all(end.kind == "loss" for some in odd for end in some)
+    )
+
+
+def _is_scaled_back(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:
+    """Return True if nothing but losses and gradients differs, and each gradient is the same when backward is over.
+
+    A program may scale its loss, and divide the gradients before the optimizer takes them.
+    """
+    ours, theirs = (
+        {end.name.removesuffix(AS_LEFT): end.number for end in some if end.kind == "gradient"} for some in ends
+    )  # what is left comes after what backward made
+    differ = [end for some in odd for end in some if end.kind != "loss"]
+    return bool(differ) and all(
+        end.kind == "gradient"
+        and not end.name.endswith(AS_LEFT)
+        and None is not ours.get(end.name) == theirs.get(end.name)
+        for end in differ
     )
 
 

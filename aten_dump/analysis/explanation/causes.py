@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import read_op_name
+from ...store.op_names import read_op_name, reads_no_elements
 from ..cone.cone import Cone, cone_of, made_of_nothing
 from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
@@ -202,24 +202,51 @@ class Causes:
         asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
         if all(map(_makes_integers, filter(None, firsts))):
             return asked if any(asked) else firsts
-        made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
-        if asked[0] is not None and asked[1] is not None and firsts[0].id in made[0] and firsts[1].id in made[1]:
-            return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
-        return firsts
+        alone = [call if self._is_at_this_line_alone(side, call) else None for side, call in enumerate(asked)]
+        if all(self._lines) and any(alone) and any(read_op_name(call.op).name in MOVES for call in firsts if call):
+            return alone
+        if asked[0] is None or asked[1] is None or not any(self._is_table(*item) for item in enumerate(firsts)):
+            return firsts
+        return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
+
+    def _is_table(self, side: int, call: Call | None) -> bool:
+        """Return True if what a call makes depends on no data and no parameter: on buffers and positions alone."""
+        flow, names = self._sides[side].flow, StateNames(self._sides[side].flow)
+        waiting = [] if call is None else [value for _, value in flow.reads(call)]
+        seen: set[int] = set()
+        while waiting:
+            value = waiting.pop()
+            if value.id in seen:
+                continue
+            seen.add(value.id)
+            maker = flow.maker(value)
+            if maker is not None:
+                waiting += [one for _, one in flow.reads(maker)]
+            elif value.is_floating and names.of(value).group != "buffers":
+                return False
+        return call is not None
 
     def _came_right(self, side: int, cone: Cone) -> set[int]:
         """Return the ids of the calls of a cone that lead to a value of the forward that both sides have."""
-        flow, others = self._sides[side].flow, self._sides[1 - side].holders
-        numbers = self._sides[side].numbers
+        flow = self._sides[side].flow
         found: set[int] = set()
         for call in reversed([call for call in flow.calls() if call.phase == "forward"]):
-            made = [value for _, value in flow.results(call) if value.is_floating and value.numel > 1]
-            if call.id in found or (made and all(numbers.get(value.id) in others for value in made)):
+            if call.id in found or self._is_right(side, call):
                 for _, value in flow.reads(call):
                     for maker in (flow.maker(value), (flow.writer(value) or (None,))[0]):
                         if maker is not None:
                             found.add(maker.id)
         return found & cone.calls.keys()
+
+    def _is_right(self, side: int, call: Call) -> bool:
+        """Return True if the other side has all floats that a call made, and they say something of what it read."""
+        made = [value for _, value in self._sides[side].flow.results(call) if value.is_floating and value.numel > 1]
+        if not made or reads_no_elements(call.op):
+            return False
+        signatures = [self._sides[side].signatures.get(value.id) for value in made]
+        return all(one is not None and one.norm for one in signatures) and not any(
+            self._is_odd(side, value) for value in made
+        )
 
     def _without(self, cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
         """Return cones without some calls; a cone of which nothing would be left is whole."""
@@ -261,10 +288,11 @@ class Causes:
         return found
 
     def _computing(self, side: int, cone: Cone) -> Call | None:
-        """Return the first call of a cone that computes floats, of nothing but what both sides have."""
+        """Return the first call of a cone that computes floats, no table, of nothing but what both sides have."""
         flow, others = self._sides[side].flow, self._sides[1 - side].holders
         for _, call in sorted(cone.calls.items()):
-            if not (_makes_integers(call) or flow.is_view(call) or read_op_name(call.op).name in MOVES):
+            is_aside = flow.is_view(call) or read_op_name(call.op).name in MOVES or self._is_table(side, call)
+            if not (_makes_integers(call) or is_aside):
                 read = [self._sides[side].numbers.get(value.id) for _, value in flow.reads(call)]
                 if read and all(number in others for number in read):
                     return call
@@ -638,14 +666,12 @@ class Causes:
         return f"{name_of(self._sides[side].flow, value)} as it was before the step"
 
     def _is_part(self, value: Value, other: Value) -> bool:
-        """Return True if one of two values is a part of what the other side has."""
+        """Return True if one of two values is a part of what the other side has, and that has nothing equal to it."""
         shapes = tuple(value.shape), tuple(other.shape)
         if not (dimensions_of(*shapes) or dimensions_of(*shapes[::-1])):
             return False
-        return any(
-            self._sides[side].numbers.get(one.id) in self._sides[1 - side].holders
-            for side, one in enumerate((value, other))
-        )
+        numbers = (self._sides[side].numbers.get(one.id, 0) for side, one in enumerate((value, other)))
+        return any(self._sides[1 - side].holders.get(number) == [] for side, number in enumerate(numbers))
 
     def _same_inputs(self, side: int, first: Call, other: Call) -> str:
         ours = {self._sides[0].numbers.get(value.id) for _, value in self._sides[0].flow.reads(first)}

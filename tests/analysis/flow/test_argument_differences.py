@@ -107,7 +107,7 @@ def test_defaults_are_those_of_the_schema(make: Callable[..., Call]) -> None:
     add = {"op": "aten::add.Tensor", "arguments": ("self", "other")}
     assert told(make(X, X, keywords={"alpha": 1}, **add), make(X, X, **add)) == []
     assert told(make(X, X, keywords={"alpha": 2}, **add), make(X, X, **add)) == [
-        "alpha is 2, in the baseline not given"
+        "alpha is 2, in the baseline 1 (the default)"
     ]
     assert told(make(X, X, **add), make(X, X, keywords={"alpha": 1}, **add)) == []
     unknown = {"op": "nolib::add", "arguments": ("self", "other")}
@@ -119,8 +119,8 @@ def test_false_is_no_default_where_the_schema_says_true(make: Callable[..., Call
     assert told(make(X, 2, -1, True, **topk), make(X, 2, **topk)) == []
     for given in (False, None):
         pair = make(X, 2, -1, given, **topk), make(X, 2, **topk)
-        assert told(*pair) == [f"largest is {given}, in the baseline not given"]
-        assert told(*pair[::-1]) == [f"largest is not given, in the baseline {given}"]
+        assert told(*pair) == [f"largest is {given}, in the baseline True (the default)"]
+        assert told(*pair[::-1]) == [f"largest is True (the default), in the baseline {given}"]
 
 
 @pytest.mark.parametrize(
