@@ -457,15 +457,15 @@ class Causes:
         for side, call in ((0, first), (1, other)):
             if call is None or not self._sides[side].flow.reads(call):
                 continue
-            wanted = self._given(side, call)
-            for like in self._sides[1 - side].flow.calls():
-                if like.op == call.op and self._given(1 - side, like) == wanted:
-                    if self._is_at_this_line_alone(side, call) != self._is_at_this_line_alone(1 - side, like):
-                        continue  # another statement
-                    pair = (like, call) if side else (call, like)
-                    if not [one for one in argument_differences(*pair) if one.dtypes is None]:
-                        break  # the other side has this very call
-                    return pair
+            wanted, flow = self._given(side, call), self._sides[1 - side].flow
+            likes = [one for one in flow.calls() if one.op == call.op and self._given(1 - side, one) == wanted]
+            pairs = [(like, call) if side else (call, like) for like in likes]
+            if not all(_are_asked_otherwise(*pair) for pair in pairs):
+                continue  # the other side has this very call
+            is_alone = self._is_at_this_line_alone(side, call)
+            pairs = [p for p in pairs if self._is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
+            if pairs:
+                return min(pairs, key=lambda pair: _place(pair[0]) != _place(pair[1]))
         return None
 
     def _given(self, side: int, call: Call) -> list[tuple[str, int | None]]:
@@ -502,7 +502,7 @@ class Causes:
         return (
             pair.target.op == pair.baseline.op
             and read[0] == read[1]
-            and any(found.dtypes is None for found in argument_differences(pair.target, pair.baseline))
+            and _are_asked_otherwise(pair.target, pair.baseline)
         )
 
     def _where(self, call: Call) -> str:
@@ -598,14 +598,14 @@ class Causes:
         What they made may be the same but for a hair, as what an optimizer's epsilon is added to, and not what is
         made of it.
         """
-        theirs = dict(self._sides[1].flow.reads(other))
-        for slot, value in self._sides[0].flow.reads(first):
+        theirs = dict(other.input_values())
+        for slot, value in first.input_values():  # what is only written to as well: it says where
             if slot not in theirs or self._is_part(value, theirs[slot]):
                 continue
             makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
             if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
                 continue
-            if any(one.dtypes is None for one in argument_differences(makers[0], makers[1])):
+            if _are_asked_otherwise(makers[0], makers[1]):
                 return makers[0], makers[1]
         return None
 
@@ -704,6 +704,11 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
+
+
+def _are_asked_otherwise(target: Call, baseline: Call) -> bool:
+    """Return True if two calls are given other arguments, and not dtypes alone."""
+    return any(one.dtypes is None for one in argument_differences(target, baseline))
 
 
 def _place(call: Call) -> tuple[str, str, str]:

@@ -39,7 +39,8 @@ class Numbering:
         if signature.noise > _VAGUE * signature.norm:
             if signature.noise > _NOTHING * math.sqrt(signature.numel):
                 return self.new()
-            noise, found = self._nothing.get(signature.numel) or (0.0, self.new())
+            zero = Signature(signature.numel, 0.0, 0.0, 0.0, 0)
+            noise, found = self._nothing.get(signature.numel) or (0.0, self.number(zero))
             self._nothing[signature.numel] = max(noise, signature.noise), found
             return found
         known = self.find(signature)
