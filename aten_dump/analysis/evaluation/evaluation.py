@@ -491,8 +491,9 @@ class Evaluation:
         if value.storage in self._step.loss_scales and value.numel == 1:
             tensor.fill_(1)
         if self._jitter and tensor.is_floating_point() and tensor.layout is torch.strided:
-            is_rounded = self.rounds and value.is_floating and not value.dtype.is_complex
-            _move(tensor, torch.finfo(value.dtype).eps if is_rounded else self._jitter, self._generator)
+            is_real = value.is_floating and not value.dtype.is_complex
+            eps = torch.finfo(value.dtype if is_real else torch.float32).eps
+            _move(tensor, eps if self.rounds and is_real else self._jitter, 2 / eps, self._generator)
         return tensor
 
     def _key(self, plan: CallPlan) -> Key:
@@ -791,9 +792,14 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
     return torch.where(tensor == tensor.round(), tensor.to(value.dtype).to(tensor.dtype), tensor)
 
 
-def _move(tensor: torch.Tensor, jitter: float, generator: torch.Generator) -> None:
+def _move(tensor: torch.Tensor, jitter: float, exact: float, generator: torch.Generator) -> None:
+    """Move elements by so much of themselves, but for whole numbers up to a size that their dtype holds exactly.
+
+    Rounding does not touch a mask of zeros and ones: moved, it would let through what it masks with.
+    """
     kept = once(tensor)
-    kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator))
+    is_whole = (kept == kept.round()) & (kept.abs() <= exact)
+    kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator).masked_fill_(is_whole, 0))
 
 
 def _part(tensor: torch.Tensor, name: str) -> torch.Tensor:

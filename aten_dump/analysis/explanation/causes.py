@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import read_op_name, reads_no_elements
-from ..cone.cone import Cone, cone_of, made_of_nothing
+from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
-from ..flow.moving_ops import MOVES
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
-from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
+from .candidates import Candidates, are_asked_otherwise, place_of
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence
-from .other_sources import computing, first_reader, holds_permuted, other_source
+from .other_sources import computing, first_reader, other_source
 from .state_names import StateNames
 from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
 
 _MOST_NAMED: Final = 3
-_OF_ONE_PROGRAM: Final = 0.75  # of the lines that make calls on one side, which make the same on the other
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
     "gradient": "gradient",
@@ -95,6 +92,7 @@ class Causes:
         self._ends = ends
         self._parts = parts
         self._layout: OtherLayout | None = None
+        self._candidates = Candidates(sides, sources, ends, self._pairs)
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
@@ -110,6 +108,7 @@ class Causes:
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
         self._layout = OtherLayout(self._sides, self._ends, odd, self._parts)
+        self._candidates.is_in_other_order = self._layout.is_in_other_order
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
         odd = self._layout.rest
@@ -129,7 +128,7 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
-        firsts = self._candidates(cones, kinds)
+        firsts = self._candidates.find(cones, kinds)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(first_odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -158,242 +157,25 @@ class Causes:
             cone_of(baseline, target.holders, [end.value for end in odd[1]]),
         )
 
-    def _behind_first_like(self, side: int, cone: Cone) -> Cone:
-        """Return the part of a cone behind the first call that the other side's program makes too, at the same line.
-
-        A cone that begins with calls of one side alone may begin with another layout of the work, as a cache's pages:
-        of such calls those count that lead to the first one that came out otherwise.
-        """
-        flow, others = self._sides[side].flow, self._sides[1 - side].holders
-        made = made_of_nothing(self._sides[side], cone, others)
-        others_too = (c for n, c in sorted(cone.calls.items()) if n not in made and not flow.is_view(c))
-        likes = self._lines[1 - side]
-        found = next((call for call in others_too if _place(call) in likes), cone.first)
-        if found is None or found is cone.first:
-            return cone
-        return cone_of(self._sides[side], others, [value for _, value in found.result_values()])
-
-    @cached_property
-    def _lines(self) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
-        """The places of both sides' calls; none if these are not of one program, or of two versions of it."""
-        target, baseline = ({_place(call) for call in side.flow.calls()} for side in self._sides)
-        is_one = len(target & baseline) >= _OF_ONE_PROGRAM * min(len(target), len(baseline))
-        return (target, baseline) if is_one else (set(), set())
-
-    def _is_at_this_line_alone(self, side: int, call: Call | None) -> bool:
-        """Return True if a side's program makes a call at a line at which the other's makes none."""
-        return call is not None and _place(call) not in self._lines[1 - side]
-
-    def _candidates(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
-        """Return the first call of either cone that may be the cause.
-
-        What came out right further on is left out first. Where both sides make integers in two ways (which tokens an
-        expert gets), or tables of nothing, these may lay out the work: what computes is asked before.
-        """
-        behind = self._behind_first_like(0, cones[0]), self._behind_first_like(1, cones[1])
-        right = [self._came_right(side, cone) for side, cone in enumerate(cones)]
-        rest = self._without(behind, right)
-        firsts = self._firsts(rest, kinds)
-        if any(self._reads_of(side, call, right[side]) for side, call in enumerate(firsts)):
-            firsts = self._firsts(behind, kinds)  # what is read may have come right by chance, as before a norm
-        firsts = self._beside_each_other(cones, firsts)
-        if firsts[0] is None or firsts[1] is None or firsts[0].op == firsts[1].op:
-            return firsts
-        asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
-        if all(map(_makes_integers, filter(None, firsts))):
-            return asked if any(asked) else firsts
-        alone = [call if self._is_at_this_line_alone(side, call) else None for side, call in enumerate(asked)]
-        if all(self._lines) and any(alone) and any(read_op_name(call.op).name in MOVES for call in firsts if call):
-            return alone
-        if asked[0] is None or asked[1] is None or not any(self._is_table(*item) for item in enumerate(firsts)):
-            return firsts
-        return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
-
-    def _is_table(self, side: int, call: Call | None) -> bool:
-        """Return True if what a call makes depends on no data and no parameter: on buffers and positions alone."""
-        flow, names = self._sides[side].flow, StateNames(self._sides[side].flow)
-        waiting = [] if call is None else [value for _, value in flow.reads(call)]
-        seen: set[int] = set()
-        while waiting:
-            value = waiting.pop()
-            if value.id in seen:
-                continue
-            seen.add(value.id)
-            maker = flow.maker(value)
-            if maker is not None:
-                waiting += [one for _, one in flow.reads(maker)]
-            elif value.is_floating and names.of(value).group != "buffers":
-                return False
-        return call is not None
-
-    def _came_right(self, side: int, cone: Cone) -> set[int]:
-        """Return the ids of the calls of a cone that lead to a value of the forward that both sides have."""
-        flow = self._sides[side].flow
-        found: set[int] = set()
-        for call in reversed([call for call in flow.calls() if call.phase == "forward"]):
-            if call.id in found or self._is_right(side, call):
-                for _, value in flow.reads(call):
-                    for maker in (flow.maker(value), (flow.writer(value) or (None,))[0]):
-                        if maker is not None:
-                            found.add(maker.id)
-        return found & cone.calls.keys()
-
-    def _is_right(self, side: int, call: Call) -> bool:
-        """Return True if the other side has all floats that a call made, and they say something of what it read."""
-        made = [value for _, value in self._sides[side].flow.results(call) if value.is_floating and value.numel > 1]
-        if not made or reads_no_elements(call.op):
-            return False
-        signatures = [self._sides[side].signatures.get(value.id) for value in made]
-        return all(one is not None and one.norm for one in signatures) and not any(
-            self._is_odd(side, value) for value in made
-        )
-
-    def _without(self, cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
-        """Return cones without some calls; a cone of which nothing would be left is whole."""
-        rest = [{n: call for n, call in cone.calls.items() if n not in left_out[i]} for i, cone in enumerate(cones)]
-        one, other = (replace(cone, calls=calls or cone.calls) for cone, calls in zip(cones, rest, strict=True))
-        return one, other
-
-    def _reads_of(self, side: int, call: Call | None, makers: set[int]) -> bool:
-        """Return True if a call reads what one of some calls made."""
-        flow = self._sides[side].flow
-        found = (flow.maker(value) for _, value in flow.reads(call)) if call is not None else ()
-        return any(maker is not None and maker.id in makers for maker in found)
-
-    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
-        """Return the first call of either cone that may be the cause.
-
-        A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
-        distances) is none either: what is done with it is.
-        """
-        is_exact = kinds == FORWARD or self._is_forward_exact()
-        made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
-        found: list[Call | None] = []
-        for side, cone in enumerate(cones):
-            left_out: set[int] = set() if made[1 - side] else made[side]
-            if self._layout is not None and self._layout.is_in_other_order:
-                left_out = left_out | self._ordering(side, cone)
-            if kinds != FORWARD:
-                right = [end.value for end in self._ends[side] if end.kind in FORWARD]
-                left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
-            pairs = self._pairs[side]
-            asked = {
-                number
-                for number in left_out & pairs.keys()
-                if self._is_asked_otherwise(pairs[number])
-                or (not is_exact and pairs[number].target.op == pairs[number].baseline.op)
-            }
-            calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
-            found.append(next(calls, cone.first))
-        return found
-
-    def _computing(self, side: int, cone: Cone) -> Call | None:
-        """Return the first call of a cone that computes floats, no table, of nothing but what both sides have."""
-        flow, others = self._sides[side].flow, self._sides[1 - side].holders
-        for _, call in sorted(cone.calls.items()):
-            is_aside = flow.is_view(call) or read_op_name(call.op).name in MOVES or self._is_table(side, call)
-            if not (_makes_integers(call) or is_aside):
-                read = [self._sides[side].numbers.get(value.id) for _, value in flow.reads(call)]
-                if read and all(number in others for number in read):
-                    return call
-        return None
-
-    def _ordering(self, side: int, cone: Cone) -> set[int]:
-        """Return the calls that only make integers, for what they bring into another order is no cause.
-
-        If the first other call reads what they make, that is not known to be the same in another order: then none.
-        """
-        found = {number for number, call in cone.calls.items() if _makes_integers(call)}
-        flow = self._sides[side].flow
-        first = next((call for number, call in sorted(cone.calls.items()) if number not in found), None)
-        read = [] if first is None else [value for _, value in flow.reads(first) if value.id not in cone.cut]
-        makers = (flow.maker(value) for value in read)
-        return set() if any(maker is not None and maker.id in found for maker in makers) else found
-
-    def _is_forward_exact(self) -> bool:
-        """Return True if what the forward ends with is the same on both sides to all digits of float64, or nearly.
-
-        A loss may hardly show what its gradients show: it is the same as the baseline's, and not equal.
-        """
-        theirs = {end.number: end.value for end in self._ends[1] if end.kind in FORWARD}
-        for end in self._ends[0]:
-            if end.kind in FORWARD and end.number in theirs:
-                one = self._sides[0].signatures.get(end.value.id)
-                other = self._sides[1].signatures.get(theirs[end.number].id)
-                if one is not None and other is not None and not is_equal(one, other):
-                    return False
-        return True
-
-    def _beside_each_other(self, cones: tuple[Cone, Cone], firsts: list[Call | None]) -> list[Call | None]:
-        """Return the first call of one cone, and the call of the other cone that goes on from the same values."""
-        for side in (0, 1):
-            one, other = firsts[side], firsts[1 - side]
-            if one is None or other is None:
-                return firsts
-            given = self._numbers_read(side, one)
-            if given & self._numbers_read(1 - side, other):
-                return firsts
-            if given:
-                if any(self._odd_sources(1 - side, other)):
-                    return firsts
-                shared = {
-                    number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
-                    for number, call in cones[1 - side].calls.items()
-                }
-                best = max(shared, key=lambda number: (*shared[number], -number))
-                if not shared[best][0]:
-                    return firsts
-                beside = cones[1 - side].calls[best]
-                if beside.id != other.id and self._is_skipped(side, one, beside, cones[1 - side]):
-                    return [other, None] if side else [None, other]
-                return [beside, one] if side else [one, beside]
-        return firsts
-
-    def _is_skipped(self, side: int, one: Call, beside: Call, cone: Cone) -> bool:
-        """Return True if a call of a side reads what both have where its like reads what the other side alone makes."""
-        flow = self._sides[1 - side].flow
-        ours = dict(self._sides[side].flow.reads(one))
-        for slot, value in flow.reads(beside) if one.op == beside.op else ():
-            writer = flow.writer(value)
-            if writer is not None and writer[0].id in cone.calls and slot in ours:
-                return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
-        return False
-
     def _of_odd_source(self, call: Call) -> Cause | None:
         """Return the cause where a call of the target reads a source that the baseline does not have."""
-        for slot, value in self._odd_sources(0, call):
+        for slot, value in self._candidates.odd_sources(0, call):
             return Cause("source", call, None, self._other_contents(value, None), "", slot)
         return None
-
-    def _odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
-        """Yield the sources that a call reads and the other side does not have, not even in another order."""
-        others = (self._sources.target, self._sources.baseline)[1 - side]
-        for slot, value in self._sides[side].flow.reads(call):
-            if self._is_odd_source(side, value) and not any(holds_permuted(value, other) for other in others):
-                yield slot, value
-
-    def _numbers_read(self, side: int, call: Call) -> set[int]:
-        """Return the numbers of what a call computes with and both sides have: of floats, if it reads any."""
-        read = [value for _, value in self._sides[side].flow.reads(call)]
-        read = [value for value in read if value.is_floating] or read
-        numbers = (self._sides[side].numbers.get(value.id) for value in read)
-        return {number for number in numbers if number is not None and number in self._sides[1 - side].holders}
-
-    # -- behind the cut ----------------------------------------------------------------------------------------------
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
         calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
         pair = self._beside_no_change(first, other, cones) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
-        alone = [self._is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
+        alone = [self._candidates.is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
         if first is not None and other is not None and first.op == other.op:
             if alone[0] == alone[1]:
                 return self._same_op(first, other)
             first, other = (first, None) if alone[0] else (None, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
-            if known is not None and self._is_asked_otherwise(known):
+            if known is not None and self._candidates.is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, calls)
@@ -428,14 +210,13 @@ class Causes:
         """Return True if the call of a side changes nothing, and its like makes something new of what both have."""
         calls = pair.target, pair.baseline
         one, like = calls[side], calls[1 - side]
-        results, there = self._sides[side].flow.results(one), self._sides[1 - side]
+        results, there = self._sides[side].flow.results(one), self._sides[1 - side].flow
+        is_odd = partial(self._candidates.is_odd, 1 - side)
         return (
             one.op == like.op
             and one.id not in cones[side].calls
             and like.id in cones[1 - side].calls
-            and not any(
-                there.flow.maker(value) and self._is_odd(1 - side, value) for _, value in there.flow.reads(like)
-            )
+            and not any(there.maker(value) and is_odd(value) for _, value in there.reads(like))
             and any(self._changes_nothing(side, one, value) for _, value in results)
         )
 
@@ -460,12 +241,12 @@ class Causes:
             wanted, flow = self._given(side, call), self._sides[1 - side].flow
             likes = [one for one in flow.calls() if one.op == call.op and self._given(1 - side, one) == wanted]
             pairs = [(like, call) if side else (call, like) for like in likes]
-            if not all(_are_asked_otherwise(*pair) for pair in pairs):
+            if not all(are_asked_otherwise(*pair) for pair in pairs):
                 continue  # the other side has this very call
-            is_alone = self._is_at_this_line_alone(side, call)
-            pairs = [p for p in pairs if self._is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
+            is_alone = self._candidates.is_at_this_line_alone(side, call)
+            pairs = [p for p in pairs if self._candidates.is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
             if pairs:
-                return min(pairs, key=lambda pair: _place(pair[0]) != _place(pair[1]))
+                return min(pairs, key=lambda pair: place_of(pair[0]) != place_of(pair[1]))
         return None
 
     def _given(self, side: int, call: Call) -> list[tuple[str, int | None]]:
@@ -476,7 +257,7 @@ class Causes:
         call = other if first is None else first
         assert call is not None
         places = self._places_of_inputs(side, call)
-        is_like = places and _place(call) in self._lines[1 - side]
+        is_like = places and place_of(call) in self._candidates.lines[1 - side]
         what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
         return Cause("region", first, other, f"the {SIDES[1 - side]} {what}", places, calls=calls)
 
@@ -489,21 +270,6 @@ class Causes:
                 whole = self._sides[1 - side].flow.rank.value_by_id(held)
                 found.append(f"{slot} is {block} of the {SIDES[1 - side]}'s {self._maker(1 - side, whole)}")
         return "; ".join(found)
-
-    def _is_asked_otherwise(self, pair: Pair) -> bool:
-        """Return True if two calls do the same op on the same values with other arguments.
-
-        Only one of them lies behind the cut if the side of the other makes its value elsewhere too: a mask, a table.
-        """
-        read = [
-            [side.numbers.get(value.id) for _, value in side.flow.reads(call)]
-            for side, call in zip(self._sides, (pair.target, pair.baseline), strict=True)
-        ]
-        return (
-            pair.target.op == pair.baseline.op
-            and read[0] == read[1]
-            and _are_asked_otherwise(pair.target, pair.baseline)
-        )
 
     def _where(self, call: Call) -> str:
         return f"; from there on it computes {_op(call)} ({_line(call)})"
@@ -518,7 +284,8 @@ class Causes:
             return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(0, first, other), name)
         if (source := other_source(self._sides, self._sources, first, other)) is not None:
             return Cause("source", first, other, source[1], "", source[0])
-        odd = [(slot, value) for slot, value in self._sides[0].flow.reads(first) if self._is_odd_source(0, value)]
+        read = self._sides[0].flow.reads(first)
+        odd = [(slot, value) for slot, value in read if self._candidates.is_odd_source(0, value)]
         if odd:
             slot, value = odd[0]
             theirs = dict(self._sides[1].flow.reads(other)).get(slot)
@@ -605,7 +372,7 @@ class Causes:
             makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
             if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
                 continue
-            if _are_asked_otherwise(makers[0], makers[1]):
+            if are_asked_otherwise(makers[0], makers[1]):
                 return makers[0], makers[1]
         return None
 
@@ -616,13 +383,6 @@ class Causes:
         numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs)
         one, other = (first_reader(side, {number}) for side, number in zip(self._sides, numbers, strict=True))
         return None if one is None or other is None or one.op != other.op else (one, other)
-
-    def _is_odd_source(self, side: int, value: Value) -> bool:
-        return self._sides[side].flow.maker(value) is None and self._is_odd(side, value)
-
-    def _is_odd(self, side: int, value: Value) -> bool:
-        """Return True if the other side does not have a value."""
-        return self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders
 
     def _other_contents(self, value: Value, theirs: Value | None) -> str:
         """Return what a call reads from outside the step, by name where it is a parameter's, in a sentence."""
@@ -704,21 +464,6 @@ def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[st
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
     """Return True if a backward lies behind some ends: a later loss may rest on what an optimizer made of gradients."""
     return any(call.phase == "backward" for cone in cones for call in cone.calls.values())
-
-
-def _are_asked_otherwise(target: Call, baseline: Call) -> bool:
-    """Return True if two calls are given other arguments, and not dtypes alone."""
-    return any(one.dtypes is None for one in argument_differences(target, baseline))
-
-
-def _place(call: Call) -> tuple[str, str, str]:
-    """Return what two calls share that a program makes at the same place: op, phase and line."""
-    return call.op, call.phase, call.where
-
-
-def _makes_integers(call: Call) -> bool:
-    """Return True if a call makes nothing but integers."""
-    return all(not value.is_floating for _, value in call.result_values())
 
 
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:

@@ -127,7 +127,7 @@ class WorldCauses(Causes):
             return self._same_op(*asked)
         for side, call in ((0, first), (1, other)):
             read = () if call is None else self._sides[side].flow.reads(call)
-            odd = [(slot, value) for slot, value in read if self._is_odd_source(side, value)]
+            odd = [(slot, value) for slot, value in read if self._candidates.is_odd_source(side, value)]
             if odd and call is not None and (side == 0 or first is None):
                 slot, value = odd[0]
                 text = self._other_contents(value, None)
