@@ -588,7 +588,8 @@ class Evaluation:
 
     def _round(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> None:
         if plan.call.id in self.rounded and tensor.is_floating_point() and tensor.layout is torch.strided:
-            _move(tensor, _UNRUN * torch.finfo(value.dtype).eps, self._generator)
+            eps = torch.finfo(value.dtype).eps
+            _move(tensor, _UNRUN * eps, 2 / eps, self._generator)
 
     @cached_property
     def has_unseen(self) -> bool:

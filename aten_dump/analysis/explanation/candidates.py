@@ -28,7 +28,7 @@ from .other_layout import FORWARD
 from .other_sources import holds_permuted
 from .state_names import StateNames
 
-_OF_ONE_PROGRAM: Final = 0.75  # of the lines that make calls on one side, which make the same on the other
+_OF_ONE_PROGRAM: Final = 0.3  # of the lines that make calls on one side, which make the same on the other
 
 Place = tuple[str, str, str]
 
@@ -98,9 +98,13 @@ class Candidates:
         """
         flow, others = self._sides[side].flow, self._sides[1 - side].holders
         made = made_of_nothing(self._sides[side], cone, others)
-        others_too = (c for n, c in sorted(cone.calls.items()) if n not in made and not flow.is_view(c))
+        computing = (
+            call
+            for number, call in sorted(cone.calls.items())
+            if not (number in made or flow.is_view(call) or _makes_integers(call))
+        )
         likes = self.lines[1 - side]
-        found = next((call for call in others_too if place_of(call) in likes), cone.first)
+        found = next((call for call in computing if place_of(call) in likes), cone.first)
         if found is None or found is cone.first:
             return cone
         return cone_of(self._sides[side], others, [value for _, value in found.result_values()])
@@ -285,6 +289,7 @@ class Candidates:
         return (
             pair.target.op == pair.baseline.op
             and read[0] == read[1]
+            and self.is_at_this_line_alone(0, pair.target) == self.is_at_this_line_alone(1, pair.baseline)
             and are_asked_otherwise(pair.target, pair.baseline)
         )
 

@@ -1,0 +1,135 @@
+"""Programs that compute the same in ways that once were accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from aten_dump import DumpConfig, DumpMode, compare
+from aten_dump.analysis.comparison import Comparison
+
+SIZE = 8
+
+
+def both(folder: Path, *runs: object) -> Comparison:
+    """Return how two programs compare that record themselves."""
+    for name, run in zip(("target", "baseline"), runs, strict=True):
+        assert callable(run)
+        torch.manual_seed(0)
+        run(folder / name)
+    return compare(folder / "target", folder / "baseline")
+
+
+def scaled(path: Path, scale: float, *, undone: bool = True) -> None:
+    """Train two steps on a loss that is scaled by hand."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, labels = torch.randn(2, 5, SIZE), torch.randint(3, (2, 5))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            (F.cross_entropy(model(x[k]), labels[k]) * scale).backward()
+            for parameter in model.parameters():
+                if scale != 1 and undone and parameter.grad is not None:
+                    parameter.grad.div_(scale)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_a_scale_that_is_taken_out_of_the_gradients_is_a_note(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: scaled(path, 1024.0), lambda path: scaled(path, 1.0))
+    assert found.exit_code == 0, found.answer()
+    assert "the gradients that the optimizer gets are the same: a scale" in found.answer()
+
+
+def test_a_scale_that_stays_in_the_gradients_is_a_difference(tmp_path: Path) -> None:
+    target = tmp_path / "other"
+    found = both(target, lambda path: scaled(path, 0.01, undone=False), lambda path: scaled(path, 1.0))
+    assert found.exit_code == 1
+
+
+def attending(path: Path, *, adds: bool, power: float = 2.0) -> None:
+    """Attend to what a mask of zeros and ones lets through: filled in, or added as HF models do."""
+    queries, keys = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+    model = nn.ModuleList((queries, keys))
+    x, lengths = torch.randn(3, 5, SIZE), torch.tensor([5, 3, 4])
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        kept = (torch.arange(5) < lengths[:, None]).float()
+        scores = queries(x) @ keys(x).transpose(1, 2)
+        lowest = torch.finfo(torch.float32).min
+        if adds:
+            scores = scores + ((1.0 - kept) * lowest)[:, None]
+        else:
+            scores = scores.masked_fill(kept[:, None] == 0, lowest)
+        made = scores.softmax(-1) @ x
+        made.abs().pow(power).mean().backward()
+        dump.step()
+
+
+def test_a_mask_that_is_added_agrees(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: attending(path, adds=True), lambda path: attending(path, adds=False))
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_mask_that_is_added_is_no_cause_beside_a_mistake(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: attending(path, adds=True, power=1.9), lambda path: attending(path, adds=False))
+    assert "Aten.pow.0.forward" in found.answer().splitlines()[0], found.answer()
+
+
+def discriminating(path: Path, *, at_once: bool, rate: float = 1e-2) -> None:
+    """Train a discriminator with a hinge, within which the gradients of its last bias cancel to nothing."""
+    last, weighing = nn.Linear(SIZE, 1), nn.Linear(SIZE, 1)
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.LeakyReLU(0.2), last)
+    modules = nn.ModuleList((model, weighing))
+    with torch.no_grad():
+        last.weight.mul_(0.1)
+    optimizer = torch.optim.Adam(modules.parameters(), lr=rate, betas=(0.0, 0.9), foreach=False)
+    real, fake = torch.randn(2, 8, SIZE), torch.randn(2, 8, SIZE)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=modules) as dump:
+        for k in range(2):
+            optimizer.zero_grad()
+            if at_once:
+                one, other = model(torch.cat([real[k], fake[k]])).chunk(2)
+            else:
+                one, other = model(real[k]), model(fake[k])
+            weights = weighing(real[k]).softmax(0)  # the gradient of its bias is rounding alone
+            (F.relu(1 - one).mean() + F.relu(1 + other).mean() + (weights * real[k]).square().sum()).backward()
+            optimizer.step()
+            dump.step()
+
+
+def test_a_gradient_that_cancels_to_nothing_is_the_same_nothing(tmp_path: Path) -> None:
+    found = both(
+        tmp_path, lambda path: discriminating(path, at_once=True), lambda path: discriminating(path, at_once=False)
+    )
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_gradient_that_cancels_is_no_cause_beside_a_mistake(tmp_path: Path) -> None:
+    found = both(
+        tmp_path,
+        lambda path: discriminating(path, at_once=True, rate=2e-2),
+        lambda path: discriminating(path, at_once=False),
+    )
+    assert found.exit_code == 1
+    assert "optimizer" in found.answer().splitlines()[0], found.answer()
+
+
+def passing(path: Path, slope: float) -> None:
+    """Pass messages along edges whose two ends are columns of one tensor."""
+    edges = torch.randint(6, (12, 2), generator=torch.Generator().manual_seed(1))
+    sources, targets = edges.t()
+    x = torch.randn(6, SIZE)
+    with DumpMode(DumpConfig(path=str(path), data="tensor")) as dump:
+        torch.zeros(6, SIZE).index_add_(0, targets, F.leaky_relu(x[sources], slope)).tanh()
+        dump.step()
+
+
+def test_two_inputs_in_one_memory_begin_the_same(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: passing(path, 0.2), lambda path: passing(path, 0.1))
+    assert found.exit_code == 1
+    assert "does not begin as" not in found.answer(), found.answer()
