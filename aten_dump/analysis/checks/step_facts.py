@@ -131,8 +131,13 @@ class StepFacts:
         """The ops that the losses are computed with, through floating tensors, by id; detached ones too."""
         return self.behind(self.losses)
 
-    def behind(self, values: Sequence[Value]) -> dict[int, Call]:
-        """Return the ops that some values are computed with, through floating tensors, by id."""
+    @cached_property
+    def into_loss(self) -> dict[int, Call]:
+        """The ops that the losses depend on in any way: choices, indices and masks too."""
+        return self.behind(self.losses, of_all_types=True)
+
+    def behind(self, values: Sequence[Value], *, of_all_types: bool = False) -> dict[int, Call]:
+        """Return the forward ops that some values are computed with, through floating tensors or all, by id."""
         found: dict[int, Call] = {}
         waiting, seen = list(values), {value.id for value in values}
         while waiting:
@@ -144,7 +149,7 @@ class StepFacts:
                     continue
                 found[call.id] = call
                 for _, given in self.flow.reads(call):
-                    if given.is_floating and given.id not in seen:
+                    if (of_all_types or given.is_floating) and given.id not in seen:
                         seen.add(given.id)
                         waiting.append(given)
         return found
@@ -185,6 +190,29 @@ class StepFacts:
             for _, value in self.flow.reads(call):
                 if value.requires_grad and value.is_floating and not value.opaque and self.flow.maker(value) is None:
                     found.setdefault(value.record.place, (value, call))
+        return found
+
+    @cached_property
+    def parameters_read(self) -> dict[int, tuple[Value, Call]]:
+        """The leaves that the forward reads, with or without grad, by their storage, each with its first reader.
+
+        Leaves that share one storage are left out: nobody knows which of them a view is of.
+        """
+        places: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+        leaves: dict[int, Value] = {}
+        for record in self.rank.tables.values.records():
+            value = self.rank.value_by_id(record.id)
+            is_candidate = value.requires_grad and value.is_floating and value.storage and not value.opaque
+            if is_candidate and self.flow.writer(value) is None:
+                places[value.storage].add(tuple(sorted(value.shape)))
+                leaves.setdefault(value.storage, value)
+        found: dict[int, tuple[Value, Call]] = {}
+        for call in self.flow.calls():
+            if call.phase == "forward" and not self.flow.is_view(call):
+                for _, value in self.flow.reads(call):
+                    leaf = leaves.get(value.storage)
+                    if leaf is not None and value.version == leaf.version and len(places[value.storage]) == 1:
+                        found.setdefault(value.storage, (leaf, call))
         return found
 
     @cached_property

@@ -23,7 +23,7 @@ from tests.checkout import ROOT
 from tests.distributed.launching import launch_once
 from tests.sampling import slow_but_for
 
-from . import planted_blind, planted_more, ranks
+from . import planted_blind, planted_flow, planted_more, ranks
 from .healthy import HEALTHY
 from .loops import LOOPS, batch, net
 from .planted import PLANTED
@@ -53,11 +53,9 @@ def test_a_healthy_program_raises_no_alarm(name: str, tmp_path: Path) -> None:
     assert not found.not_run and not found.exit_code
 
 
-QUICK = {
-    name
-    for name, one in PLANTED.items()
-    if one.record.__module__ not in (planted_blind.__name__, planted_more.__name__)
-}
+SLOW = (planted_blind.__name__, planted_more.__name__)
+OF_FLOW = [name for name, one in PLANTED.items() if one.record.__module__ == planted_flow.__name__]
+QUICK = {name for name, one in PLANTED.items() if one.record.__module__ not in SLOW} - set(OF_FLOW) | set(OF_FLOW[::2])
 
 
 @pytest.mark.parametrize("name", slow_but_for(QUICK, PLANTED))
