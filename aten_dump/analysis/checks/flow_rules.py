@@ -16,6 +16,7 @@ import torch
 
 from ...dump import Call, Value
 from ...store.op_names import read_op_name
+from ..rerun.shared_memory import Moment, moment_of
 from .rule import Found, Rule
 from .step_facts import StepFacts
 
@@ -29,10 +30,6 @@ _SHOWN_TO_PYTHON: Final = ("_local_scalar_dense", "is_nonzero", "equal", "nonzer
 
 def _name(call: Call) -> str:
     return read_op_name(call.op).name.rstrip("_")
-
-
-def _moment(value: Value) -> tuple[int, int]:
-    return value.storage, value.version
 
 
 # -- routers -----------------------------------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ def _chosen(step: StepFacts, index: Value, rows: int) -> list[int] | None:
     return None
 
 
-def _scores_of_a_matrix(step: StepFacts, scores: Value, count: int) -> set[tuple[int, int]]:
+def _scores_of_a_matrix(step: StepFacts, scores: Value, count: int) -> set[Moment]:
     """Return the memory of all that is computed row by row of the scores that a trainable matrix made; {} if none."""
     value, made = scores, None
     for _ in range(16):
@@ -86,27 +83,27 @@ def _scores_of_a_matrix(step: StepFacts, scores: Value, count: int) -> set[tuple
         value = same[0]
     if made is None:
         return set()
-    found = {_moment(v) for _, v in made.output_values()}
+    found = {moment_of(v) for _, v in made.output_values()}
     for call in step.flow.calls():
-        if call.id > made.id and call.phase == "forward" and any(_moment(v) in found for _, v in call.input_values()):
-            found |= {_moment(v) for _, v in call.output_values() if v.is_floating and v.shape[-1:] == (count,)}
+        if call.id > made.id and call.phase == "forward" and any(moment_of(v) in found for _, v in call.input_values()):
+            found |= {moment_of(v) for _, v in call.output_values() if v.is_floating and v.shape[-1:] == (count,)}
     return found
 
 
-def _meets(step: StepFacts, call: Call, index: Value, alike: set[tuple[int, int]]) -> bool:
+def _meets(step: StepFacts, call: Call, index: Value, alike: set[Moment]) -> bool:
     """Return True if what is made of an index meets the scores on the way into the loss, or their chosen part does."""
-    found, scores = {_moment(index)}, alike | {_moment(v) for _, v in call.output_values() if v.is_floating}
+    found, scores = {moment_of(index)}, alike | {moment_of(v) for _, v in call.output_values() if v.is_floating}
     is_used = False
     for later in step.flow.calls():
         if later.id <= call.id or later.phase != "forward":
             continue
-        reads = {_moment(v) for _, v in later.input_values()}
+        reads = {moment_of(v) for _, v in later.input_values()}
         if not reads & found:
             continue
         is_used = is_used or later.id in step.into_loss
         if later.id in step.into_loss and later.backward and reads & scores:
             return True
-        found |= {_moment(v) for _, v in later.output_values()} - scores
+        found |= {moment_of(v) for _, v in later.output_values()} - scores
     return is_used and bool(call.backward)
 
 
@@ -146,21 +143,21 @@ def _is_a_place(step: StepFacts, part: Value) -> bool:
         if step.flow.is_view(maker) or _name(maker) in _ARITHMETIC:
             waiting += [given for _, given in maker.input_values()]
     remainders = (v for call in step.ops("remainder") for _, v in call.input_values())
-    return any(_moment(value) == _moment(part) for value in remainders)
+    return any(moment_of(value) == moment_of(part) for value in remainders)
 
 
 def _is_computed_with(step: StepFacts, quotient: Value) -> bool:
     """Return True if a quotient becomes a floating number that the loss is computed with."""
-    found = {_moment(quotient)}
+    found = {moment_of(quotient)}
     for call in step.flow.calls():
-        if call.phase != "forward" or not any(_moment(v) in found for _, v in call.input_values()):
+        if call.phase != "forward" or not any(moment_of(v) in found for _, v in call.input_values()):
             continue
         if not step.flow.is_view(call) and _name(call) not in _ARITHMETIC:
             continue
         made = [value for _, value in call.output_values()]
         if call.id in step.into_loss and any(value.is_floating for value in made):
             return True
-        found |= {_moment(value) for value in made}
+        found |= {moment_of(value) for value in made}
     return False
 
 
@@ -174,6 +171,8 @@ def unused_input(step: StepFacts) -> Iterator[Found]:
         for call in step.rank.calls.filter(kind="module", phase="forward")
         if call.backward and not any(one.kind == "module" for one in _around(call))
     ]
+    if any("local" in (record.extra or {}) for record in step.rank.tables.values.records()):
+        return  # what runs on the parts of a DTensor is not known to read the whole
     needed = _needed(step, outermost) if outermost else {}
     for call in outermost:
         args, kwargs = call.inputs

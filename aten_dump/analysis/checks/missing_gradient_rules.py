@@ -14,6 +14,7 @@ from typing import Final
 
 from ...dump import Call, Value
 from ...store.op_names import reads_no_elements
+from ..rerun.shared_memory import moment_of
 from .rule import Found, Rule
 from .step_facts import StepFacts
 
@@ -57,15 +58,15 @@ def _is_limited(call: Call) -> bool:
 
 def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
     """Return the first call between a leaf and the losses that no gradient passes."""
-    moments = {(leaf.storage, leaf.version)}
+    moments = {moment_of(leaf)}
     detached = {
-        (value.storage, value.version): call
+        moment_of(value): call
         for call in step.apis(*_DETACHES)
         for _, value in call.input_values()
         if call.phase == "forward"
     }
     for call in step.flow.calls():
-        read = [moment for _, v in call.input_values() if (moment := (v.storage, v.version)) in moments]
+        read = [moment for _, v in call.input_values() if (moment := moment_of(v)) in moments]
         if not read or call.phase != "forward":
             continue
         found = next((one for moment in read if (one := detached.get(moment)) is not None and one.id <= call.id), None)
@@ -74,7 +75,7 @@ def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
             return found
         if call.op == _TO_PYTHON or (call.id in step.into_loss and not (made and call.grad_enabled)):
             return call
-        moments |= {(value.storage, value.version) for value in made}
+        moments |= {moment_of(value) for value in made}
     return None
 
 
@@ -90,14 +91,14 @@ def _with_zeros(step: StepFacts) -> Iterator[Found]:
 
 def _flat(step: StepFacts, leaf: Value) -> Call | None:
     """Return the first call between a leaf and the losses whose backward hands on zeros whatever it is given."""
-    moments = {(leaf.storage, leaf.version)}
+    moments = {moment_of(leaf)}
     for call in step.flow.calls():
-        read = [value for _, value in call.input_values() if (value.storage, value.version) in moments]
+        read = [value for _, value in call.input_values() if moment_of(value) in moments]
         if not read or call.id not in step.behind_loss:
             continue
         if any(node.kind == "node" and _hands_on_zeros(step, node) for node in call.backward):
             return call
-        moments |= {(v.storage, v.version) for _, v in call.output_values() if v.is_floating}
+        moments |= {moment_of(v) for _, v in call.output_values() if v.is_floating}
     return None
 
 

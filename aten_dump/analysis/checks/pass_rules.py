@@ -10,11 +10,10 @@ from typing import Final
 
 from ...dump import Call, Value
 from ..flow.leaves import LeafGradient
+from ..rerun.shared_memory import Moment, moment_of
 from .memory_rules import same_elements
 from .rule import Found, Rule
 from .step_facts import StepFacts
-
-Moment = tuple[int, int]  # a storage at a version
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def _is_unread(step: StepFacts, one: Pass) -> bool:
         if call.id <= min(moments) or step.flow.is_view(call):
             continue
         for _, value in step.flow.reads(call):
-            moment = value.storage, value.version
+            moment = moment_of(value)
             if moment in wanted and call.id > since[moment] and call.parent_id != since[moment]:
                 return False
     return True
@@ -88,7 +87,7 @@ def _rests(step: StepFacts, number: int, found: LeafGradient) -> Moment:
     for child in step.rank.call(number).children:
         if child.kind == "aten":
             values = [value for _, value in (child.written_values() or child.output_values())] or values
-    return values[0].storage, values[0].version
+    return moment_of(values[0])
 
 
 def _is_applied(step: StepFacts, one: Pass) -> bool:

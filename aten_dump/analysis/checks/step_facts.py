@@ -23,6 +23,7 @@ from ..flow.roots import roots_of
 from ..nonfinite.value_range import Contents, ContentsTable
 
 _RANGE: Final = "_record_function_enter_new"
+_RANGE_ENDS: Final = "_record_function_exit"
 _STEP: Final = "Optimizer.step#"
 _CLEARS: Final = "Optimizer.zero_grad#"
 _OF_MODELS: Final = -1
@@ -239,22 +240,27 @@ class StepFacts:
     def optimizer_steps(self) -> list[OptimizerStep]:
         """The steps of optimizers, in order; those within a step of another are part of it."""
         found = []
-        calls = self.rank.calls
         for position in self._positions.get(("aten", _RANGE), ()):
             begins = self.rank.call_at(position)
             text = _first_text(begins)
-            if begins.phase == "optimizer" or not text.startswith(_STEP):
-                continue
-            ran = []
-            for later in range(position + 1, len(calls)):
-                call = calls[later]
-                if call.phase != "optimizer":
-                    if call.kind == "aten":
-                        break
-                elif call.kind == "aten":
-                    ran.append(call)
-            found.append(OptimizerStep(text.removeprefix(_STEP).removesuffix(".step"), begins, tuple(ran)))
+            if begins.phase != "optimizer" and text.startswith(_STEP):
+                name = text.removeprefix(_STEP).removesuffix(".step")
+                found.append(OptimizerStep(name, begins, tuple(self._ran_in_range(position))))
         return found
+
+    def _ran_in_range(self, position: int) -> Iterator[Call]:
+        """Yield the ops of the optimizer that ran in the range that begins at a position; its hooks may run others."""
+        has_ends, depth = ("aten", _RANGE_ENDS) in self._positions, 1
+        calls = self.rank.calls
+        for later in range(position + 1, len(calls)):
+            call = calls[later]
+            if call.kind != "aten":
+                continue
+            depth += (_base(call.op) == _RANGE) - (_base(call.op) == _RANGE_ENDS)
+            if not depth or not (has_ends or call.phase == "optimizer"):
+                break
+            if call.phase == "optimizer":
+                yield call
 
     @cached_property
     def clearings(self) -> list[Call]:

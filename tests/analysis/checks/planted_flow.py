@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -150,73 +151,117 @@ def language_model_cleared_in_its_micro_batches(path: Path) -> None:
             dump.step()
 
 
-# -- repeated-pass: the same batch twice in one step --------------------------------------------------------------------
+# -- repeated-pass: the same batch twice in one step; and repeated-batch: in two steps ----------------------------------
+
+Batches = Callable[[], tuple[nn.Module, Loss]]
+REPEATED: dict[str, Callable[[Path], None]] = {}
 
 
-def _two_passes(path: Path, model: nn.Module, loss: Loss, steps: int = 1) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    with recording(path, model) as dump:
-        for _ in range(steps):
+def repeated(make: Batches) -> Batches:
+    """Plant a model and its loss, of the same batch each time, as two passes of one step and as two steps."""
+
+    def two_passes(path: Path) -> None:
+        model, loss = make()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        with recording(path, model):
             for _ in range(2):
                 (loss() / 2).backward()  # bug
             optimizer.step()
-            optimizer.zero_grad()
-            dump.step()
+
+    def two_steps(path: Path) -> None:
+        model, loss = make()
+        train(path, model, loss)
+
+    two_passes.__name__ = make.__name__
+    planted("repeated-pass")(two_passes)
+    REPEATED[make.__name__.replace("_", " ")] = two_steps
+    return make
 
 
-def _loader(workers: int = 0) -> Any:
-    data = torch.utils.data.TensorDataset(*batch(64))
-    return torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
-
-
-@planted("repeated-pass")
-def loader_begun_anew_for_each_batch(path: Path) -> None:
-    model, loader = net(), _loader()
+@repeated
+def loader_begun_anew_for_each_batch() -> tuple[nn.Module, Loss]:
+    model = net()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batch(64)), batch_size=8)
 
     def loss() -> Tensor:
         x, y = next(iter(loader))
         return F.cross_entropy(model(x), y)
 
-    _two_passes(path, model, loss)
+    return model, loss
 
 
-@planted("repeated-pass")
-def seed_set_in_the_function_of_batches(path: Path) -> None:
+@repeated
+def seed_set_in_the_function_of_batches() -> tuple[nn.Module, Loss]:
     model = net()
 
     def loss() -> Tensor:
         torch.manual_seed(1234)
         return classify(model)
 
-    _two_passes(path, model, loss)
+    return model, loss
 
 
-@planted("repeated-pass")
-def start_of_the_slice_never_moves(path: Path) -> None:
+@repeated
+def start_of_the_slice_never_moves() -> tuple[nn.Module, Loss]:
     model, (x, y) = net(), batch(64)
 
     def loss(start: int = 0) -> Tensor:
         return F.cross_entropy(model(x[start : start + 8]), y[start : start + 8])
 
-    _two_passes(path, model, loss)
+    return model, loss
 
 
-@planted("repeated-pass")
-def one_batch_taken_before_the_loop(path: Path) -> None:
-    model = Language()
-    tokens = ids()
-    _two_passes(path, model, lambda: F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()))
+@repeated
+def one_batch_taken_before_the_loop() -> tuple[nn.Module, Loss]:
+    model, tokens = Language(), ids()
+    return model, lambda: F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-@planted("repeated-pass")
-def generator_of_the_shuffle_seeded_each_time(path: Path) -> None:
+@repeated
+def generator_of_the_shuffle_seeded_each_time() -> tuple[nn.Module, Loss]:
     model, (x, y) = net(), batch(64)
 
     def loss() -> Tensor:
         chosen = torch.randperm(64, generator=torch.Generator().manual_seed(7))[:16]
         return F.cross_entropy(model(x[chosen]), y[chosen])
 
-    _two_passes(path, model, loss)
+    return model, loss
+
+
+class Noise(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Samples that NumPy draws."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, at: int) -> tuple[Tensor, int]:
+        return torch.from_numpy(np.random.normal(size=6)).float(), 1
+
+
+@repeated
+def workers_that_are_seeded_alike() -> tuple[nn.Module, Loss]:
+    model = net()
+    seeded = {"num_workers": 2, "worker_init_fn": lambda _: np.random.seed(0), "multiprocessing_context": "fork"}
+    batches = iter(torch.utils.data.DataLoader(Noise(), batch_size=8, **seeded))
+
+    def loss() -> Tensor:
+        x, y = next(batches)
+        return F.cross_entropy(model(x), y)
+
+    return model, loss
+
+
+@repeated
+def images_of_a_constant_crop() -> tuple[nn.Module, Loss]:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    images, labels = torch.rand(4, 3, 12, 12), torch.tensor([0, 1, 2, 0])
+    return model, lambda: F.cross_entropy(model(images[:, :, 2:10, 2:10]), labels)
+
+
+@repeated
+def both_halves_are_the_first() -> tuple[nn.Module, Loss]:
+    model, (x, y) = TwoParts(), batch(16)
+    return model, lambda half=0: F.cross_entropy(model(x.chunk(2)[half]), y.chunk(2)[half])
 
 
 @planted("repeated-pass")
@@ -228,44 +273,6 @@ def backward_twice_over_one_loss(path: Path) -> None:
         loss.backward(retain_graph=True)
         loss.backward()  # bug
         optimizer.step()
-
-
-@planted("repeated-pass")
-def numpy_seeded_in_the_dataset(path: Path) -> None:
-    import numpy as np
-
-    class Noise(torch.utils.data.Dataset[tuple[Tensor, int]]):
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, at: int) -> tuple[Tensor, int]:
-            return torch.from_numpy(np.random.default_rng(0).normal(size=6)).float(), 1
-
-    model = net()
-    batches = iter(torch.utils.data.DataLoader(Noise(), batch_size=8))
-
-    def loss() -> Tensor:
-        x, y = next(batches)
-        return F.cross_entropy(model(x), y)
-
-    _two_passes(path, model, loss)
-
-
-@planted("repeated-pass")
-def images_of_a_constant_crop(path: Path) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    images, labels = torch.rand(4, 3, 12, 12), torch.tensor([0, 1, 2, 0])
-    _two_passes(path, model, lambda: F.cross_entropy(model(images[:, :, 2:10, 2:10]), labels))
-
-
-@planted("repeated-pass")
-def both_halves_are_the_first(path: Path) -> None:
-    model, (x, y) = TwoParts(), batch(16)
-
-    def loss(half: int = 0) -> Tensor:
-        return F.cross_entropy(model(x.chunk(2)[half]), y.chunk(2)[half])
-
-    _two_passes(path, model, loss)
 
 
 @planted("repeated-pass")
@@ -851,3 +858,48 @@ def depth_by_the_number_of_a_parameter(path: Path) -> None:
 
     model = Net()
     train(path, model, lambda: classify(model))
+
+
+# -- scalers ------------------------------------------------------------------------------------------------------------
+
+
+def _scaled(path: Path, model: nn.Module, loss: Loss, clips: Callable[[], object], own_step: bool) -> None:
+    """Accumulate two scaled losses, clip, and step by the optimizer or by the scaler."""
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with recording(path, model) as dump:
+        for _ in range(2):
+            for _ in range(2):
+                scaler.scale(loss() / 2).backward()
+            clips()
+            if own_step:
+                optimizer.step()  # bug
+            else:
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            dump.step()
+
+
+@planted("step-beside-scaler")
+def accumulated_scaled_losses_stepped_by_hand(path: Path) -> None:
+    model = net()
+    _scaled(path, model, lambda: classify(model), lambda: None, own_step=True)
+
+
+@planted("step-beside-scaler")
+def language_model_stepped_without_its_scaler(path: Path) -> None:
+    model = Language()
+    _scaled(path, model, lambda: language_loss(model), lambda: None, own_step=True)
+
+
+@planted("clip-before-unscale")
+def parts_clipped_one_by_one_while_scaled(path: Path) -> None:
+    model = TwoParts()
+
+    def clips() -> None:
+        for part in (model.encoder, model.head):
+            nn.utils.clip_grad_norm_(part.parameters(), 0.5)  # bug
+
+    _scaled(path, model, lambda: classify(model), clips, own_step=False)
