@@ -219,3 +219,22 @@ def balanced_experts(path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
             dump.step()
+
+
+@loop
+def sums_that_half_precision_holds(path: Path) -> None:
+    words, kinds = nn.Embedding(200, 8, padding_idx=0), nn.Embedding(2, 8)
+    model = nn.ModuleDict({"words": words, "kinds": kinds, "head": nn.Linear(8, 3)}).to(torch.bfloat16)
+    kinds.float()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with recording(path, model) as dump:
+        for _ in range(2):
+            tokens = torch.randint(1, 200, (16, 60))
+            tokens[:, 20:] = 0
+            hidden = words(tokens) + kinds((tokens == 0).long()).to(torch.bfloat16)
+            pooled = torch.zeros(16, 8).index_put((torch.arange(16),), hidden.float().sum(1), accumulate=True)
+            out = model["head"](pooled.to(torch.bfloat16) / 60).float()
+            F.cross_entropy(out, torch.randint(0, 3, (16,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()

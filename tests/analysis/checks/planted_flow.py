@@ -903,3 +903,95 @@ def parts_clipped_one_by_one_while_scaled(path: Path) -> None:
             nn.utils.clip_grad_norm_(part.parameters(), 0.5)  # bug
 
     _scaled(path, model, lambda: classify(model), clips, own_step=False)
+
+
+# -- half-sum: many terms added up in half precision --------------------------------------------------------------------
+
+
+class Marked(nn.Module):
+    """Tokens with a kind each, as segments or padding have it, averaged for a score."""
+
+    def __init__(self, kinds: int = 2, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.kinds, self.head = nn.Embedding(kinds, 8), nn.Linear(8, 1)
+        self.to(dtype)
+
+    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+        return self.head(x + self.kinds(kind)).mean(1)  # bug
+
+
+def _marked(path: Path, kind: Tensor, dtype: torch.dtype = torch.bfloat16) -> None:
+    model = Marked(int(kind.max()) + 1, dtype)
+
+    def loss() -> Tensor:
+        x = torch.randn(*kind.shape, 8, dtype=dtype)
+        return (model(x, kind).float() - 3).square().mean()  # bug
+
+    train(path, model, loss, torch.optim.SGD(model.parameters(), 1e-3), steps=1)
+
+
+@planted("half-sum")
+def kinds_of_tokens_in_bfloat16(path: Path) -> None:
+    _marked(path, torch.zeros(4, 600, dtype=torch.long))
+
+
+@planted("half-sum")
+def padding_without_its_index(path: Path) -> None:
+    kind = torch.randint(1, 20, (16, 200))
+    kind[:, 30:] = 0
+    _marked(path, kind)
+
+
+@planted("half-sum")
+def positions_of_a_large_batch(path: Path) -> None:
+    _marked(path, torch.arange(3).repeat(900, 1))
+
+
+@planted("half-sum")
+def kinds_of_tokens_in_float16(path: Path) -> None:
+    _marked(path, torch.zeros(6, 3000, dtype=torch.long), torch.float16)
+
+
+@planted("half-sum")
+def table_of_relative_places(path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(5))
+
+        def forward(self, scores: Tensor) -> Tensor:
+            at = torch.arange(scores.shape[-1])
+            near = (at[:, None] - at).clamp(-2, 2) + 2
+            return scores + self.table[near]  # bug
+
+    model = Net().to(torch.bfloat16)
+
+    def loss() -> Tensor:
+        return (model(torch.randn(2, 60, 60, dtype=torch.bfloat16)).float() - 2).square().mean()
+
+    train(path, model, loss, torch.optim.SGD(model.parameters(), 1e-3), steps=1)
+
+
+@planted("half-sum")
+def tokens_counted_in_bfloat16(path: Path) -> None:
+    model, counts = Language(), torch.zeros(23, dtype=torch.bfloat16)
+
+    def loss() -> Tensor:
+        tokens = torch.randint(0, 3, (2000,))
+        counts.index_put_((tokens,), torch.ones(2000, dtype=torch.bfloat16), accumulate=True)  # bug
+        return language_loss(model)
+
+    train(path, model, loss, steps=1)
+
+
+@planted("half-sum")
+def nodes_pooled_by_their_graph(path: Path) -> None:
+    model = nn.Linear(4, 8).to(torch.bfloat16)
+
+    def loss() -> Tensor:
+        nodes = model(torch.rand(1500, 4, dtype=torch.bfloat16)).relu()
+        of_graph = (torch.arange(1500) % 2,)
+        pooled = torch.zeros(2, 8, dtype=nodes.dtype).index_put(of_graph, nodes, accumulate=True)  # bug
+        return pooled.float().square().mean()
+
+    train(path, model, loss, steps=1)
