@@ -182,13 +182,24 @@ def unused_input(step: StepFacts) -> Iterator[Found]:
             if not isinstance(value, Value) or value.opaque or not value.storage or value.storage in returned:
                 continue
             readers = needed.get(value.storage, ())
-            if any(call in _around(reader) for reader in readers):
+            if any(call in _around(reader) for reader in readers) or _is_named_causal(step, call, value):
                 continue
             yield Found(
                 call,
                 f"argument {name} of {call.op.rpartition('.')[2]}, {list(value.shape)}, changes nothing: no result of "
                 "the model, loss or branch depends on it",
             )
+
+
+def _is_named_causal(step: StepFacts, module: Call, mask: Value) -> bool:
+    """Return True if a value may be the causal mask that attention makes of itself, as it is given ``is_causal``."""
+    is_square = len(mask.shape) == 2 and mask.shape[0] == mask.shape[1]
+    for call in step.rank.calls if is_square else ():
+        args, kwargs = call.inputs
+        given = dict(zip(call.arguments, args, strict=False)) | kwargs
+        if given.get("is_causal") is True and module in _around(call):
+            return True
+    return False
 
 
 def _around(call: Call) -> list[Call]:

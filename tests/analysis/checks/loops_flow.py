@@ -238,3 +238,17 @@ def sums_that_half_precision_holds(path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
             dump.step()
+
+
+@loop
+def causal_mask_beside_its_name(path: Path) -> None:
+    layer = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    with recording(path, layer) as dump:
+        for _ in range(2):
+            x, memory = torch.randn(3, 4, 8), torch.randn(3, 5, 8)
+            layer(x, memory, tgt_mask=mask, tgt_is_causal=True).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
