@@ -58,7 +58,7 @@ def test_a_text_records_what_it_finds(whole: Path, tmp_path: Path, text: str) ->
     assert {call.op for call in recorded.calls} == {call.op for call in found}
     assert len(recorded.calls) == len(found)
     shown = CliRunner().invoke(main, ["stats", str(whole), "--op", text, "--format", "json"])
-    assert {row["call"] for row in json.loads(shown.stdout)} <= {
+    assert {row["call"] for row in json.loads(shown.stdout)["rows"]} <= {
         call.name for call in open_dump(whole).rank(0, 0).calls.filter(op=text)
     }
 

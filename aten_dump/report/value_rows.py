@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from ..dump import RankDump
 from ..dump.dataframes.tensor_columns import value_column_types, value_rows
 from ..plain_text import CsvRows
 
 __all__ = ["columns", "value_rows", "write_csv", "write_json"]
+
+SCHEMA: Final = 1  # of the JSON; a later one only adds members
 
 
 def columns(ranks: Iterable[RankDump]) -> list[str]:
@@ -28,13 +30,17 @@ def write_csv(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO
 
 
 def write_json(rows: Iterable[dict[str, Any]], names: Sequence[str], file: TextIO) -> None:
-    """Write rows as a JSON array, an object a line; NaN and infinities are strings, a complex is [re, im]."""
-    separator = "[\n"
+    """Write one JSON object, the version of its schema and ``rows``, one on each line, as they come.
+
+    NaN and infinities are strings, a complex is [re, im].
+    """
+    file.write(f'{{"schema": {SCHEMA}, "rows": [')
+    separator = "\n"
     for row in rows:
         cells = {name: _json_cell(row.get(name)) for name in names}
         file.write(separator + json.dumps(cells, allow_nan=False))
         separator = ",\n"
-    file.write("\n]\n" if separator != "[\n" else "[]\n")
+    file.write("\n]}\n" if separator != "\n" else "]}\n")
 
 
 def _json_cell(cell: Any) -> Any:

@@ -297,7 +297,7 @@ def test_the_command_line_answers_and_writes_tables(tmp_path: Path) -> None:
         row for row in rows if row["status"] == "different" and row["slot"] == "output.0" and row["kind"] == "aten"
     )
     assert first["target"] == "Aten.native_layer_norm.0.forward" and float(first["rel_l2"]) > 0
-    assert json.loads(run(a, b, "--format", "json").stdout)[0]["target"]
+    assert json.loads(run(a, b, "--format", "json").stdout)["rows"][0]["target"]
     assert (tmp_path / "m.yaml").exists()
     assert run("--recompute", a).exit_code == 2
     assert run(a).exit_code == 2

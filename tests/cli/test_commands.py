@@ -223,7 +223,7 @@ def test_stats_csv_and_json_agree(run: Run, dump: Path, tmp_path: Path) -> None:
     result = run("stats", dump, "--format", "csv", "--output", output)
     assert (result.exit_code, result.stdout) == (0, "")
     table = list(csv.DictReader(io.StringIO(output.read_text())))
-    objects = json.loads(run("stats", dump, "--format", "json").stdout)
+    objects = json.loads(run("stats", dump, "--format", "json").stdout)["rows"]
     assert len(table) == len(objects) == 31
     assert [row["slot"] for row in table] == [item["slot"] for item in objects]
     found = next(item for item in objects if item["call"] == "Aten.t.0.forward" and item["slot"] == "output.0")
@@ -253,9 +253,9 @@ def test_json_of_numbers_that_json_lacks(run: Run, tmp_path: Path) -> None:
     x = builder.value(torch.zeros(1))
     builder.emit(r.Statistics(r.STATISTICS, x, [float("-inf"), float("nan"), [1.0, float("inf")]]))
     builder.call(builder.op("aten", "aten::exp", "Aten", "exp"), args=[value(x)])
-    [found] = json.loads(run("stats", builder.finish(), "--format", "json").stdout)
+    [found] = json.loads(run("stats", builder.finish(), "--format", "json").stdout)["rows"]
     assert (found["min"], found["max"], found["mean"]) == ("-Infinity", "NaN", [1.0, "Infinity"])
-    assert json.loads(run("stats", builder.root, "--format", "json", "--op", "none").stdout) == []
+    assert json.loads(run("stats", builder.root, "--format", "json", "--op", "none").stdout)["rows"] == []
 
 
 def test_saved(run: Run, dump: Path) -> None:

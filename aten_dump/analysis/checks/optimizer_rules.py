@@ -14,55 +14,9 @@ from ..flow.leaves import accumulations
 from .rule import Found, Rule
 from .step_facts import OptimizerStep, StepFacts
 
-_DETACHES: Final = ("detach", "detach_")
-_MOST: Final = 16  # parameters of which it is searched where their gradient is cut off
 _CLIPS: Final = ("torch/nn/utils/clip_grad.py", "clip_grad_norm_", "clip_grad_value_", "_clip_grads_with_norm_")
 _CLAMPS: Final = ("clamp", "clip", "clamp_min", "clamp_max", "_foreach_clamp_min", "_foreach_clamp_max")
 _ADDS: Final = ("add", "_foreach_add")
-
-
-def no_gradient(step: StepFacts) -> Iterator[Found]:
-    """A parameter that an optimizer holds is computed into the loss, and backward brings it no gradient."""
-    if not step.losses or not step.knows_all_gradients or any(map(_is_limited, step.backward_calls)):
-        return
-    trained = {one.leaf.record.place for one in step.accumulated.values()}
-    held = {name for names in step.held.values() for name in names} - set(step.named)
-    modules = {name.rpartition(".")[0] for name in held}
-    cut = 0
-    for place, (leaf, reader) in step.leaves.items():
-        if place in trained or reader.id not in step.behind_loss or reader.module not in modules:
-            continue
-        where, text = reader, ""
-        if cut < _MOST:
-            cut += 1
-            detached = _cut_off(step, leaf)
-            where = detached or reader
-            text = f": {detached.name} cuts it off" if detached is not None else ""
-        name = f"{reader.module or 'the model'} {list(leaf.shape)}"
-        yield Found(where, f"a parameter of {name} is computed into the loss and gets no gradient{text}")
-
-
-def _is_limited(call: Call) -> bool:
-    return call.op.endswith(".grad") or bool(call.inputs[1].get("inputs"))
-
-
-def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
-    """Return the first call between a leaf and the losses that detaches what is made of it, or runs without grad."""
-    moments = {leaf.id}
-    detached = {
-        value.id: call for call in step.apis(*_DETACHES) for _, value in call.input_values() if call.phase == "forward"
-    }
-    for call in step.flow.calls():
-        if call.phase != "forward" or not any(v.id in moments for _, v in call.input_values()):
-            continue
-        if call.id in step.behind_loss and call.grad_enabled is False:
-            return call
-        made = [value for _, value in call.output_values() if value.is_floating]
-        moments |= {value.id for value in made}
-        found = next((detached[value.id] for value in made if value.id in detached), None)
-        if found is not None:
-            return found
-    return None
 
 
 def gradient_dropped(step: StepFacts) -> Iterator[Found]:
@@ -271,12 +225,6 @@ def listed(names: list[str], most: int = 3) -> str:
 
 
 RULES: Final = (
-    Rule(
-        "no-gradient",
-        "a parameter that an optimizer holds is computed into the loss, and backward brings it no gradient",
-        ("whole", "aten", "parameters"),
-        no_gradient,
-    ),
     Rule(
         "gradient-dropped",
         "an optimizer steps after backward and does not apply the gradient: it was cleared in between",

@@ -9,7 +9,9 @@ from typing import Final
 import torch
 
 from ...dump import Call, Value
+from ...errors import FormatError, MissingDataError, ReplayError
 from ...store.op_names import read_op_name
+from ..rerun.run_op import result_slots, run_call
 from .rule import Found, Rule
 from .step_facts import StepFacts
 
@@ -31,6 +33,18 @@ _HANDS_ON: Final = frozenset(  # ops whose result is as inexact as what they are
         "transpose",
     )
 ) | frozenset(("t", "permute", "select", "cat", "mul", "div", "neg", "bmm", "mm", "reshape", "repeat", "copy"))
+_ADDS_UP: Final = (
+    "index_put",
+    "_index_put_impl",
+    "embedding_dense_backward",
+    "index_add",
+    "scatter_add",
+    "scatter_reduce",
+    "cumsum",
+    "sum",
+)
+_MANY: Final = 256  # terms, which bfloat16 can count
+_LOST: Final = 1 / 8  # of a sum
 _INDEXES: Final = ("embedding", "index", "index_select", "gather", "take", "index_put", "scatter", "index_add")
 
 
@@ -131,6 +145,36 @@ def sum_stalls(step: StepFacts) -> Iterator[Found]:
             )
 
 
+def half_sum(step: StepFacts) -> Iterator[Found]:
+    """A result in half precision to which many terms were added one by one, far from their sum."""
+    for call in step.ops(*_ADDS_UP):
+        made = [(slot, value) for slot, value in call.result_values() if value.dtype_name in _HALF and value.has_data]
+        terms = max((value.numel for _, value in call.input_values() if value.dtype_name in _HALF), default=0)
+        if not made or terms < _MANY:
+            continue
+        try:
+            run = run_call(call, cast=True, device=torch.device("cpu"))
+        except (ReplayError, MissingDataError, FormatError):
+            continue
+        exact = dict(result_slots(run))
+        for slot, value in made[:1]:
+            error = _relative_error(value.shared_tensor(), exact.get(slot))
+            if error is not None and error > _LOST:
+                yield Found(
+                    call,
+                    f"its terms are added one by one in {value.dtype_name}, and {error:.0%} of the sum is lost: add "
+                    "in float32",
+                )
+
+
+def _relative_error(found: torch.Tensor, exact: object) -> float | None:
+    """Return the greatest error of an element, relative to the greatest element."""
+    if not isinstance(exact, torch.Tensor) or exact.shape != found.shape or not torch.isfinite(found).all():
+        return None
+    greatest = float(exact.abs().max())
+    return float((found.double() - exact).abs().max()) / greatest if 0 < greatest < math.inf else None
+
+
 def _is_total(step: StepFacts, call: Call, value: Value) -> bool:
     """Return True if tensors are added up in a number: ``total = total + loss``."""
     maker = step.flow.maker(value)
@@ -177,6 +221,12 @@ RULES: Final = (
         half_angle,
     ),
     Rule("half-index", "an index that went through half precision", ("aten", "contents"), half_index),
+    Rule(
+        "half-sum",
+        "many terms are added one by one in half precision, and a part of their sum is lost",
+        ("aten", "bytes"),
+        half_sum,
+    ),
     Rule("sum-stalls", "a running sum in half precision that no longer changes", ("aten", "bytes"), sum_stalls),
     Rule(
         "update-stalls",

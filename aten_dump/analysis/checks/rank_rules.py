@@ -7,15 +7,19 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ...dump import Value
-from ...store.op_names import is_collective
+from ...dump import Call, Value
+from ...store.op_names import is_collective, read_op_name
+from ..rerun.shared_memory import extent
 from .memory_rules import same_elements
 from .optimizer_rules import listed
 from .rule import Found, Rule
 from .step_facts import StepFacts
+
+# Ops whose result holds a gradient if it is given one: sums, scaled and copied ones.
+_LINEAR: Final = ("copy", "to_copy", "clone", "mul", "div", "add", "sub", "neg", "cat", "stack")
 
 
 def replicas_apart(step: StepFacts) -> Iterator[Found]:
@@ -54,6 +58,71 @@ def not_reduced(step: StepFacts) -> Iterator[Found]:
             )
 
 
+class _Reduced:
+    """Which memory holds gradients, and which of it has been reduced between which ranks by which call."""
+
+    def __init__(self, step: StepFacts) -> None:
+        self._flow = step.flow
+        self._leaves = step.parameters_read
+        self._marks: dict[int, dict[tuple[int, int], dict[str, Call | None]]] = {}
+
+    def of(self, values: Iterable[Value]) -> dict[str, Call | None]:
+        """Return who reduced gradients in the memory of some values, by the ranks; by "" that they are gradients."""
+        found: dict[str, Call | None] = {}
+        for value in values:
+            if value.numel > 1 and value.storage not in self._leaves:
+                low, high = extent(value)
+                for (start, end), marks in self._marks.get(value.storage, {}).items():
+                    if low < end and start < high:
+                        found |= marks
+        return found
+
+    def pass_on(self, call: Call, ranks: str) -> None:
+        """Note what the results of a call hold."""
+        is_linear = (
+            call.phase != "optimizer" and read_op_name(call.op).name.strip("_").removeprefix("foreach_") in _LINEAR
+        )
+        for slot, value in self._flow.results(call):
+            marks = self.of(v for _, v in self._flow.behind(call, slot)) if is_linear or ranks else {}
+            if call.phase == "backward":
+                marks[""] = None
+            if ranks and marks:
+                marks[ranks] = call
+            known = self._marks.setdefault(value.storage, {})
+            low, high = extent(value)
+            for start, end in [place for place in known if low <= place[0] and place[1] <= high]:
+                del known[start, end]
+            if marks and value.storage:
+                known[low, high] = marks
+
+
+def gradient_reduced_twice(step: StepFacts) -> Iterator[Found]:
+    """A gradient that ranks have reduced is reduced between them again."""
+    sums = {call.id: ranks for call in step.flow.calls() if (ranks := _sums_over(call))}
+    reduced = _Reduced(step)
+    for call in step.flow.calls() if len(sums) > 1 else ():
+        ranks = sums.get(call.id, "")
+        first = reduced.of(value for _, value in step.flow.reads(call)).get(ranks) if ranks else None
+        if first is not None:
+            yield Found(
+                call,
+                f"it reduces gradients between ranks {ranks}, which {first.name} ({first.where}) has done already: "
+                "leave one of the two out",
+            )
+        reduced.pass_on(call, ranks)
+
+
+def _sums_over(call: Call) -> str:
+    """Return the ranks or the group that a collective sums over, "" if it is none that sums."""
+    if not is_collective(call.op) or "reduce" not in read_op_name(call.op).name:
+        return ""
+    given = dict(zip(call.arguments, call.inputs[0], strict=False)) | call.inputs[1]
+    group = given.get("process_group", given.get("group_name", ""))
+    how = str(given.get("reduce_op", "sum")).lower()
+    is_sum = "sum" in how or "avg" in how
+    return str(group["ranks"] if isinstance(group, dict) and "ranks" in group else group) if is_sum else ""
+
+
 def same_batch(step: StepFacts) -> Iterator[Found]:
     """Ranks that reduce their gradients compute them from the same batch."""
     for other in step.others:
@@ -69,6 +138,18 @@ def same_batch(step: StepFacts) -> Iterator[Found]:
                 f"ranks {step.rank.rank} and {other.rank.rank} compute on the same batch: give each its own part, as "
                 "DistributedSampler does",
             )
+
+
+def repeated_batch(step: StepFacts) -> Iterator[Found]:
+    """A step computes on the batch of the step before."""
+    given, before = _batch(step), _batch(step.before) if step.before is not None else []
+    if given and len(given) == len(before) and all(map(same_elements, given, before)) and step.before is not None:
+        call = next(iter(step.rank.calls.filter(kind="module", phase="forward")))
+        yield Found(
+            call,
+            f"it computes on the batch of step {step.before.rank.step}: a loader begins anew, an index does not move, "
+            "or seeds are the same",
+        )
 
 
 def same_random(step: StepFacts) -> Iterator[Found]:
@@ -134,7 +215,20 @@ RULES: Final = (
         ("aten", "bytes", "ranks"),
         not_reduced,
     ),
+    Rule(
+        "gradient-reduced-twice",
+        "a gradient that ranks have reduced is reduced between them again",
+        ("aten",),
+        gradient_reduced_twice,
+    ),
     Rule("same-batch", "data-parallel ranks compute on the same batch", ("aten", "bytes", "ranks"), same_batch),
+    Rule(
+        "repeated-batch",
+        "a step computes on the batch of the step before",
+        ("aten", "bytes"),
+        repeated_batch,
+        is_default=False,
+    ),
     Rule(
         "same-random",
         "ranks draw the same random numbers for different batches",

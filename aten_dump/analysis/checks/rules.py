@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import layer_rules, loss_rules, memory_rules, optimizer_rules, precision_rules, rank_rules, scaler_rules
+from . import (
+    flow_rules,
+    layer_rules,
+    loss_rules,
+    memory_rules,
+    missing_gradient_rules,
+    optimizer_rules,
+    pass_rules,
+    precision_rules,
+    rank_rules,
+    scaler_rules,
+)
 from .rule import Rule
 
 RULES: Final[dict[str, Rule]] = {
     rule.name: rule
     for rule in (
+        *missing_gradient_rules.RULES,
         *optimizer_rules.RULES,
+        *pass_rules.RULES,
         *scaler_rules.RULES,
         *loss_rules.RULES,
         *layer_rules.RULES,
+        *flow_rules.RULES,
         *precision_rules.RULES,
         *memory_rules.RULES,
         *rank_rules.RULES,

@@ -23,6 +23,7 @@ from ..flow.roots import roots_of
 from ..nonfinite.value_range import Contents, ContentsTable
 
 _RANGE: Final = "_record_function_enter_new"
+_RANGE_ENDS: Final = "_record_function_exit"
 _STEP: Final = "Optimizer.step#"
 _CLEARS: Final = "Optimizer.zero_grad#"
 _OF_MODELS: Final = -1
@@ -131,8 +132,13 @@ class StepFacts:
         """The ops that the losses are computed with, through floating tensors, by id; detached ones too."""
         return self.behind(self.losses)
 
-    def behind(self, values: Sequence[Value]) -> dict[int, Call]:
-        """Return the ops that some values are computed with, through floating tensors, by id."""
+    @cached_property
+    def into_loss(self) -> dict[int, Call]:
+        """The ops that the losses depend on in any way: choices, indices and masks too."""
+        return self.behind(self.losses, of_all_types=True)
+
+    def behind(self, values: Sequence[Value], *, of_all_types: bool = False) -> dict[int, Call]:
+        """Return the forward ops that some values are computed with, through floating tensors or all, by id."""
         found: dict[int, Call] = {}
         waiting, seen = list(values), {value.id for value in values}
         while waiting:
@@ -144,7 +150,7 @@ class StepFacts:
                     continue
                 found[call.id] = call
                 for _, given in self.flow.reads(call):
-                    if given.is_floating and given.id not in seen:
+                    if (of_all_types or given.is_floating) and given.id not in seen:
                         seen.add(given.id)
                         waiting.append(given)
         return found
@@ -188,6 +194,29 @@ class StepFacts:
         return found
 
     @cached_property
+    def parameters_read(self) -> dict[int, tuple[Value, Call]]:
+        """The leaves that the forward reads, with or without grad, by their storage, each with its first reader.
+
+        Leaves that share one storage are left out: nobody knows which of them a view is of.
+        """
+        places: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+        leaves: dict[int, Value] = {}
+        for record in self.rank.tables.values.records():
+            value = self.rank.value_by_id(record.id)
+            is_candidate = value.requires_grad and value.is_floating and value.storage and not value.opaque
+            if is_candidate and self.flow.writer(value) is None:
+                places[value.storage].add(tuple(sorted(value.shape)))
+                leaves.setdefault(value.storage, value)
+        found: dict[int, tuple[Value, Call]] = {}
+        for call in self.flow.calls():
+            if call.phase == "forward" and not self.flow.is_view(call):
+                for _, value in self.flow.reads(call):
+                    leaf = leaves.get(value.storage)
+                    if leaf is not None and value.version == leaf.version and len(places[value.storage]) == 1:
+                        found.setdefault(value.storage, (leaf, call))
+        return found
+
+    @cached_property
     def gradient_storages(self) -> dict[int, str]:
         """Names of parameters by the storage that their gradient lies in; only of gradients with one of their own."""
         found: dict[int, list[str]] = defaultdict(list)
@@ -211,22 +240,27 @@ class StepFacts:
     def optimizer_steps(self) -> list[OptimizerStep]:
         """The steps of optimizers, in order; those within a step of another are part of it."""
         found = []
-        calls = self.rank.calls
         for position in self._positions.get(("aten", _RANGE), ()):
             begins = self.rank.call_at(position)
             text = _first_text(begins)
-            if begins.phase == "optimizer" or not text.startswith(_STEP):
-                continue
-            ran = []
-            for later in range(position + 1, len(calls)):
-                call = calls[later]
-                if call.phase != "optimizer":
-                    if call.kind == "aten":
-                        break
-                elif call.kind == "aten":
-                    ran.append(call)
-            found.append(OptimizerStep(text.removeprefix(_STEP).removesuffix(".step"), begins, tuple(ran)))
+            if begins.phase != "optimizer" and text.startswith(_STEP):
+                name = text.removeprefix(_STEP).removesuffix(".step")
+                found.append(OptimizerStep(name, begins, tuple(self._ran_in_range(position))))
         return found
+
+    def _ran_in_range(self, position: int) -> Iterator[Call]:
+        """Yield the ops of the optimizer that ran in the range that begins at a position; its hooks may run others."""
+        has_ends, depth = ("aten", _RANGE_ENDS) in self._positions, 1
+        calls = self.rank.calls
+        for later in range(position + 1, len(calls)):
+            call = calls[later]
+            if call.kind != "aten":
+                continue
+            depth += (_base(call.op) == _RANGE) - (_base(call.op) == _RANGE_ENDS)
+            if not depth or not (has_ends or call.phase == "optimizer"):
+                break
+            if call.phase == "optimizer":
+                yield call
 
     @cached_property
     def clearings(self) -> list[Call]:

@@ -28,6 +28,8 @@ from ..values.value_table import ValueTable
 
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
+# They run no op and make no tensor, and what they hand to Python is computed with there.
+_HANDS_TO_PYTHON: Final = frozenset(("torch.Tensor.tolist", "torch.Tensor.numpy", "torch.Tensor.__array__"))
 _BACKWARD_APIS: Final = frozenset(("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 
@@ -243,10 +245,13 @@ class PythonCalls:
         call.given = call.frame = call.inner = None
         if HIDES:
             hide(call)
-        if call.kind == API and not has_outputs and error is None and self.step.next_id() == call.id + 1:
+        is_empty = call.kind == API and not has_outputs and error is None and self.step.next_id() == call.id + 1
+        if is_empty and not (call.recorded and call.name.op in _HANDS_TO_PYTHON):
             if not call.recorded:
                 self.step.coverage.add("selection", count=-1)
             return  # it ran no op and made no tensor: a question, not a computation
+        if is_empty:
+            call.outputs = None  # all elements: they are in the tensor that was given
         if call.recorded:
             self.step.emit_open(thread, call, call.outputs, written, None if error is None else text_of(error))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -147,7 +147,7 @@ class NonFinite:
         self._made.update(storage for storage, _ in made)
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
 
-    def _spread(self, read: list[int], results: list[int], known: Known) -> bool:
+    def _spread(self, read: Sequence[int], results: Sequence[int], known: Known) -> bool:
         """Note which storages hold what means nothing; tell whether the results of this call do."""
         storages = {known.storage(value) for value in results}
         if any(known.is_undefined(value) or known.storage(value) in self._meaningless for value in read):

@@ -17,27 +17,30 @@ from ..formats import format_option, print_record
 from ..options import end_if_never_fired, places_options
 
 
-def _list_rules(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
-        table = Table(names("rule"), words("default"), names("what is wrong"))
-        for rule in RULES.values():
-            table.add_row(rule.name, "yes" if rule.is_default else "no", rule.summary)
-        print_table(table)
-        context.exit()
+def _list_rules(form: str) -> None:
+    if form == "json":
+        rules = RULES.values()
+        facts = [{"name": r.name, "summary": r.summary, "default": r.is_default, "needs": r.needs} for r in rules]
+        print_record({"rules": facts})
+        return
+    table = Table(names("rule"), words("default"), names("what is wrong"))
+    for rule in RULES.values():
+        table.add_row(rule.name, "yes" if rule.is_default else "no", rule.summary)
+    print_table(table)
 
 
 @click.command("check")
-@click.argument("dump", type=click.Path(path_type=Path))
+@click.argument("dump", type=click.Path(path_type=Path), required=False)
 @places_options
 @click.option(
     "--select", metavar="RULES", help="Rules to run, with commas between, or 'all'.  [default: the certain ones]"
 )
 @click.option("--ignore", metavar="RULES", help="Rules to leave out, with commas between.")
-@format_option("Lines to read, or one object as docs/json/check.schema.json has it.")
-@click.option(
-    "--rules", is_flag=True, is_eager=True, expose_value=False, callback=_list_rules, help="List the rules, and end."
-)
-def command(dump: Path, step: int | None, rank: int | None, select: str | None, ignore: str | None, form: str) -> None:
+@format_option("Lines to read, or one object as docs/json/check.schema.json has it, or check-rules.")
+@click.option("--rules", is_flag=True, help="List the rules, and end; no DUMP is needed.")
+def command(
+    dump: Path | None, select: str | None, ignore: str | None, form: str, rules: bool, **places: int | None
+) -> None:
     """List what is almost surely wrong in the recorded steps of DUMP, each with its line. No baseline is needed.
 
     A parameter without a gradient, gradients that are dropped, applied twice, clipped too late or still scaled, losses
@@ -51,7 +54,13 @@ def command(dump: Path, step: int | None, rank: int | None, select: str | None, 
       aten-dump check dump --ignore dead-layer,same-batch
       aten-dump check dump --select all --format json
     """  # noqa: D301 - \b keeps click from filling lines
+    if rules:
+        _list_rules(form)
+        return
+    if dump is None:
+        raise click.UsageError("Missing argument 'DUMP'.")
     wanted, unwanted = _split(select), _split(ignore)
+    step, rank = places["step"], places["rank"]
     chosen_rules(wanted, unwanted)  # a wrong name is an error before anything is read
     opened = open_dump(dump)
     if step is None:

@@ -35,7 +35,8 @@ from ..places import Place
     type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
     show_default=True,
-    help="A table to look at, or all columns for another program.",
+    help="A table to look at, or all columns for another program; JSON as docs/json/stats.schema.json has it, or "
+    "stats-over-steps.",
 )
 @click.option(
     "--over-steps",
@@ -70,7 +71,7 @@ def command(
       aten-dump stats dump --phase backward --kind api --format csv --output backward.csv
       aten-dump stats dump --over-steps --kind module
       aten-dump stats dump --over-steps --format csv --output steps.csv
-      aten-dump stats dump --format json | jq '.[] | select(.nan > 0) | .call'
+      aten-dump stats dump --format json | jq '.rows[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
     wanted = Wanted(op, kind, phase, module, call_name, mode, scope)
     if form == "table" and output is not None:

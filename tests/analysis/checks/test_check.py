@@ -23,7 +23,7 @@ from tests.checkout import ROOT
 from tests.distributed.launching import launch_once
 from tests.sampling import slow_but_for
 
-from . import planted_blind, planted_more, ranks
+from . import planted_blind, planted_flow, planted_more, ranks
 from .healthy import HEALTHY
 from .loops import LOOPS, batch, net
 from .planted import PLANTED
@@ -53,11 +53,9 @@ def test_a_healthy_program_raises_no_alarm(name: str, tmp_path: Path) -> None:
     assert not found.not_run and not found.exit_code
 
 
-QUICK = {
-    name
-    for name, one in PLANTED.items()
-    if one.record.__module__ not in (planted_blind.__name__, planted_more.__name__)
-}
+SLOW = (planted_blind.__name__, planted_more.__name__)
+OF_FLOW = [name for name, one in PLANTED.items() if one.record.__module__ == planted_flow.__name__]
+QUICK = {name for name, one in PLANTED.items() if one.record.__module__ not in SLOW} - set(OF_FLOW) | set(OF_FLOW[::2])
 
 
 @pytest.mark.parametrize("name", slow_but_for(QUICK, PLANTED))
@@ -73,8 +71,8 @@ def test_a_planted_bug_is_found_at_its_line(name: str, tmp_path: Path) -> None:
 def test_there_are_enough_programs() -> None:
     assert len(HEALTHY) >= 60
     planted = [one.rule for one in PLANTED.values()] + [rule for rule, _ in ranks.PLANTED.values()]
-    few = {name for name, rule in RULES.items() if rule.is_default and planted.count(name) < 2}
-    assert few <= {"labels-outside"}, "of which the tests below plant one"
+    few = {name for name, rule in RULES.items() if rule.is_default and planted.count(name) < 5}
+    assert few <= {"labels-outside"}, "of which the tests below plant ten"
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +158,15 @@ def test_a_rule_that_is_not_certain_is_selected(rule: str, tmp_path: Path) -> No
         optimizer.step()
     assert not check(tmp_path / "dump").findings
     assert {finding.rule for finding in check(tmp_path / "dump", select=["all"]).findings} >= {rule}
+
+
+@pytest.mark.parametrize("name", slow_but_for(["workers that are seeded alike"], planted_flow.REPEATED))
+def test_a_batch_that_comes_again_is_selected(name: str, tmp_path: Path) -> None:
+    planted_flow.REPEATED[name](tmp_path / "dump")
+    assert not check(tmp_path / "dump").findings
+    assert [finding.rule for finding in check(tmp_path / "dump", select=["repeated-batch"]).findings] == [
+        "repeated-batch"
+    ]
 
 
 # -- less data, wrong names, dumps that are not whole -------------------------------------------------------------------

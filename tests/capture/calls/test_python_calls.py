@@ -85,6 +85,13 @@ def test_a_call_that_ran_no_op_and_made_no_tensor_is_a_question() -> None:
     assert recorded.last().n == 0, "the question has used up no number"
 
 
+def test_a_call_that_hands_all_elements_to_python_is_recorded_without_them() -> None:
+    recorded, x = Recorded(), torch.ones(2)
+    name = CallName("torch.Tensor.tolist", "Tensor", "tolist")
+    recorded.calls.end(recorded.thread, begin(recorded, x, name=name), x.tolist(), None)
+    assert (recorded.last().args, recorded.last().outputs) == (((r.TREE_VALUE, 1),), None)
+
+
 def test_a_question_that_is_left_out_is_not_counted() -> None:
     recorded = Recorded(level="aten")
     recorded.calls.end(recorded.thread, begin(recorded), 2, None)

@@ -38,7 +38,7 @@ def test_equal_dumps_agree(dumps: Path) -> None:
 
 def test_an_op_too_many_differs_and_is_the_cause(dumps: Path) -> None:
     result = run(dumps / "wrong", dumps / "a", "--format", "json")
-    rows = json.loads(result.stdout)
+    rows = json.loads(result.stdout)["rows"]
     unmatched = [row["target"] for row in rows if row["status"] == "unmatched"]
     assert "Aten.add.0.forward" in unmatched and result.exit_code == 1
     assert result.stderr.startswith("The dumps differ. First cause: Aten.add.0.forward"), "stdout is the table's"
@@ -79,7 +79,7 @@ def test_the_table_goes_where_it_is_told(dumps: Path, tmp_path: Path) -> None:
 
 def test_rows_of_one_status_and_no_more_than_the_limit(dumps: Path) -> None:
     result = run(dumps / "a", dumps / "b", "--format", "json", "--status", "different")
-    assert json.loads(result.stdout) == []
+    assert json.loads(result.stdout) == {"schema": 1, "rows": []}
     table = run(dumps / "a", dumps / "b", "--format", "table", "--limit", "1")
     assert "more rows; --limit 0 prints all" in table.stderr
 
@@ -138,7 +138,7 @@ def test_nan_is_shown_where_it_stands_with_what_the_baseline_has_there(tmp_path:
 
     pair = logarithm(tmp_path / "nan", 2.0), logarithm(tmp_path / "right", 1.0)
     shown = run(*pair, "--format", "json").stdout
-    row = next(row for row in json.loads(shown) if row["target"] == "Aten.log.0.forward" and row["nonfinite"])
+    row = next(row for row in json.loads(shown)["rows"] if row["target"] == "Aten.log.0.forward" and row["nonfinite"])
     assert (row["nonfinite_at"], row["nonfinite_values"]) == ([1, 1], ["nan", "-0.693147"])
     payload = judged_section(list(compare(*pair).rows), *(open_dump(path).step(0).rank(0) for path in pair), "target")
     assert b'"nonfinite_values"' in payload and b"NaN" not in payload

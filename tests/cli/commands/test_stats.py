@@ -34,15 +34,15 @@ def test_rows_are_written_or_shown(dump: Path, tmp_path: Path, form: str) -> Non
     assert shown.exit_code == 0
     written = run(dump, "--kind", "aten", "--format", form, "--output", tmp_path / "rows")
     assert written.stdout == "" and (tmp_path / "rows").read_text() == shown.stdout
-    rows = json.loads(shown.stdout) if form == "json" else list(csv.DictReader(shown.stdout.splitlines()))
+    rows = json.loads(shown.stdout)["rows"] if form == "json" else list(csv.DictReader(shown.stdout.splitlines()))
     assert {row["call"] for row in rows} == {f"Aten.{name}" for name in (
         "t.0.forward", "addmm.0.forward", "relu_.0.forward", "mm.0.backward", "_foreach_add_.0.optimizer",
     )}  # fmt: skip
 
 
 def test_the_limit_is_of_rows(dump: Path) -> None:
-    assert len(json.loads(run(dump, "--format", "json", "--limit", "2").stdout)) == 2
-    every = json.loads(run(dump, "--format", "json", "--limit", "0").stdout)
+    assert len(json.loads(run(dump, "--format", "json", "--limit", "2").stdout)["rows"]) == 2
+    every = json.loads(run(dump, "--format", "json", "--limit", "0").stdout)["rows"]
     assert len(every) > 20
     table = run(dump, "--limit", "2")
     assert len(table.stdout.splitlines()) == 4 and f"... {len(every) - 2} more rows" in table.stderr

@@ -31,7 +31,7 @@ def test_text(run: Run, files: tuple[Path, Path]) -> None:
 
 
 def test_json_csv_and_files(run: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
-    rows = json.loads(run("weights", *files, "--format", "json").stdout)
+    rows = json.loads(run("weights", *files, "--format", "json").stdout)["rows"]
     assert [(row["target"], row["how"], row["accounted"]) for row in rows] == [
         (f"layers.{n}.fc.weight", "transposed", True) for n in range(3)
     ]
