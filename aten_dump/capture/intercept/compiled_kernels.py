@@ -253,12 +253,16 @@ class _RecordedSite:
     def __init__(self, graph: _RecordedGraph, site: Site, overload: str) -> None:
         self.site = site
         self._graph = graph
-        arguments = site.arguments
-        self._given = [at for at, one in enumerate(arguments) if one.is_read]
-        self._out = [at for at, one in enumerate(arguments) if one.is_written]
-        read_as = enumerate(arguments[at].read_as for at in self._given)
-        self._read_as = [(place, geometry) for place, geometry in read_as if geometry is not None]
-        names = tuple(arguments[at].name for at in self._given)
+        arguments = list(enumerate(site.arguments))
+        self._given = [(at, held) for at, one in arguments for held in one.reads]
+        self._out = [(at, one.writes) for at, one in arguments if one.writes is not None]
+        self._otherwise = [  # what is no argument as it is: whether it is written, which one, and where it lies
+            (into, place, held.lies)
+            for into, known in enumerate((self._given, self._out))
+            for place, (_, held) in enumerate(known)
+            if held.lies is not None
+        ]
+        names = _names([site.arguments[at].name for at, _ in self._given])
         name = CallName(f"inductor::{site.kernel}.{overload}", "Kernel", site.kernel)
         self.plan = OpPlan(name, (*names, _OUT), ((_NOWHERE, _OUT),), None, undefined_output=False)
 
@@ -275,14 +279,14 @@ class _RecordedSite:
             entry = recorder.ops.entry_made(self, self._new_entry)
             symbols = self._graph.graph.symbols
             sizes = frame.f_locals if symbols else {}
-            given = [args[at] for at in self._given]
-            for place, geometry in self._read_as:
+            given, out = ([args[at] for at, _ in known] for known in (self._given, self._out))
+            for into, place, lies in self._otherwise:
                 with thread.own:
-                    given[place] = geometry.of(given[place], sizes)
+                    (given, out)[into][place] = lies.of((given, out)[into][place], sizes)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)
             return None
-        named = {_OUT: [args[at] for at in self._out], **{name: sizes.get(name) for name in symbols}}
+        named = {_OUT: out, **{name: sizes.get(name) for name in symbols}}
         op = watch(recorder.ops, thread, entry, tuple(given), named)
         return None if op is None else (op, tuple(given), named)
 
@@ -297,8 +301,7 @@ class _RecordedSite:
             number = recorder_ops.graphs[id(self._graph)] = len(recorder_ops.graphs) + 1
             step.emit(Graph(GRAPH, number, self._graph.name, [tree_of(node, interner) for node in graph.nodes]))
             self._graph.stages.write(step, graph, recorder_ops.stages)
-        given = [site.arguments[at].reads for at in self._given]
-        made = [site.arguments[at].writes for at in self._out]
+        given, made = ([held.nodes for _, held in known] for known in (self._given, self._out))
         code = interner.text(graph.kernels[site.kernel])
         step.emit(Kernel(KERNEL, entry.number, number, code, given, made))
         entry.locate = self._locate
@@ -317,6 +320,16 @@ class _RecordedSite:
             links.add(op.parent, graph, site.made_nodes, op.id)
         if site.frames:
             op.stack = interner.traced_stack(site.frames, 0 if op.phase == BACKWARD else op.stack)
+
+
+def _names(names: list[str]) -> tuple[str, ...]:
+    """Return names of which each is there once: of memory that is read in parts, all but the first have a number."""
+    again: Counter[str] = Counter()
+    found = []
+    for name in names:
+        found.append(f"{name}_{again[name]}" if again[name] else name)
+        again[name] += 1
+    return tuple(found)
 
 
 class StageRecords:
