@@ -324,7 +324,8 @@ class _Buffers:
         """Return the nodes whose results a buffer may hold as the kernel begins, with spaces between."""
         writes_in_place = any(self._real.get(name) == buffer for name in self._here)
         left = self.node_left_in(buffer) if writes_in_place else ""
-        return " ".join(node for node in self.nodes_in(buffer) if node != left)
+        before = [node for node in self.nodes_in(buffer) if node != left]
+        return " ".join(before or (self._begun_with(buffer) if left else []))
 
     def adds_to(self, buffer: str, writes: str) -> bool:
         """Return True if what a kernel leaves in a buffer is made of what was there: a scatter reads what it writes."""
@@ -414,5 +415,7 @@ def _geometry(layout: Any) -> Geometry:
     """Return a layout; that of a part of a buffer begins where the buffer does."""
     if hasattr(layout, "view"):
         layout = layout.view.get_layout()
-    sizes = ([int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride))
-    return Geometry(*sizes, int(layout.offset) if layout.offset.is_number else layout.offset)
+    size, stride, (offset,) = (
+        [int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride, [layout.offset])
+    )
+    return Geometry(size, stride, offset)
