@@ -157,15 +157,25 @@ class Diffusion(nn.Module):
         return F.pixel_shuffle(self.out(h).transpose(1, 2).unflatten(2, (4, 4)), 2)
 
 
+class Block(nn.Module):
+    """What a `Stack` is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(12), nn.Linear(12, 20), nn.Linear(20, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(F.gelu(self.up(self.norm(x))))
+        return found
+
+
 class Stack(nn.Module):
     """Two blocks one behind the other, that can be compiled, parted and checkpointed each for itself."""
 
     def __init__(self) -> None:
         super().__init__()
         self.form = "whole"
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 12)) for _ in range(2)
-        )
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:

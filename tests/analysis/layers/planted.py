@@ -197,13 +197,10 @@ _DECOMPOSED: list[tuple[Any, str, Callable[[Tensor], Tensor]]] = [
 
 
 def _decompositions() -> Iterator[tuple[str, Planted]]:
-    from torch._inductor.decomposition import decompositions
-
     for op, model, change in _DECOMPOSED:
-        if op in decompositions:
-            name = op.name().partition(".")[0]
-            title = f"decomposition of {name}, {change.__name__.strip('_')}, {model}"
-            yield title, Planted("decomposition", model, name, _decomposed(op, change))
+        name = op.name().partition(".")[0]
+        title = f"decomposition of {name}, {change.__name__.strip('_')}, {model}"
+        yield title, Planted("decomposition", model, name, _decomposed(op, change))
 
 
 def _decomposed(op: Any, change: Callable[[Tensor], Tensor]) -> Inject:
