@@ -416,6 +416,7 @@ def _geometry(layout: Any) -> Geometry:
     if hasattr(layout, "view"):
         layout = layout.view.get_layout()
     size, stride, (offset,) = (
-        [int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride, [layout.offset])
+        [one if isinstance(one, int) or not one.is_number else int(one) for one in part]
+        for part in (layout.size, layout.stride, [layout.offset])
     )
     return Geometry(size, stride, offset)

@@ -76,3 +76,21 @@ def test_a_program_compiled_and_as_written(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "how"), OTHERWISE, ids=_named)
 def test_a_program_compiled_otherwise(tmp_path: Path, name: str, how: How) -> None:
     _judge(tmp_path, name, how)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("stack", How(dtype=_BF16), How(dtype=_BF16, options=_CASTS)),
+        ("stack", How(form="regional"), How(form="breaks")),
+        ("dlrm", How(dtype=_BF16), How()),
+        ("moe", How(autocast=True), How(dtype=_BF16)),
+    ],
+    ids=_named,
+)
+def test_a_program_compiled_in_two_ways(tmp_path: Path, name: str, one: How, other: How) -> None:
+    for how, folder in ((one, "one"), (other, "other")):
+        run(name, how, tmp_path / folder)
+    for target, baseline in (("one", "other"), ("other", "one")):
+        found = compare(str(tmp_path / target), str(tmp_path / baseline))
+        assert found.exit_code == 0, found.answer()
