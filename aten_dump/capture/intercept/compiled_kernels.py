@@ -68,6 +68,7 @@ class CompiledKernels:
         self._lowerings = Lowerings(self._add, self._failed)
         self._import = WhenImported(LOWERING, self._lowerings.install)
         self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []  # where, name, what was there, ours
+        self._originals: dict[tuple[int, str], Any] = {}  # before ours: graphs of equal code share a module
         self._names: Counter[str] = Counter()
         self._stages = StageRecords()
         self._warned = False
@@ -90,10 +91,14 @@ class CompiledKernels:
         for scope, name, before, ours in reversed(replaced):
             if scope.get(name) is ours:
                 scope[name] = before
+        self._originals.clear()
 
     def _replace(self, scope: dict[str, Any], name: str, ours: Callable[..., Any]) -> None:
         self._replaced.append((scope, name, scope[name], ours))
         scope[name] = ours
+
+    def _original(self, scope: dict[str, Any], name: str) -> Any:
+        return self._originals.setdefault((id(scope), name), scope[name])
 
     def _failed(self, error: Exception) -> None:
         """Inductor is another one than is known here: its kernels cannot be recorded."""
@@ -111,7 +116,7 @@ class CompiledKernels:
         """A graph was compiled: replace what its module calls."""
         scope = module.__dict__
         if not graph.is_seen or scope.get(_ALLOCATES) is None:
-            self._replace(scope, "call", self._unknown(graph.name, scope["call"]))
+            self._replace(scope, "call", self._unknown(graph.name, self._original(scope, "call")))
             return
         self._names[graph.name] += 1
         again = self._names[graph.name]
@@ -119,15 +124,15 @@ class CompiledKernels:
         recorded = _RecordedGraph(self._watch, graph, name, module, self._stages)
         for name in graph.kernels:
             if callable(scope.get(name)):
-                self._replace(scope, name, recorded.kernel(name, scope[name]))
-        self._replace(scope, "call", recorded.call(scope["call"]))
-        self._replace(scope, _ALLOCATES, self._seen(scope[_ALLOCATES], _EMPTY, _allocation))
-        self._replace(scope, _REINTERPRETS, self._seen(scope[_REINTERPRETS], _VIEW, _view))
+                self._replace(scope, name, recorded.kernel(name, self._original(scope, name)))
+        self._replace(scope, "call", recorded.call(self._original(scope, "call")))
+        self._replace(scope, _ALLOCATES, self._seen(self._original(scope, _ALLOCATES), _EMPTY, _allocation))
+        self._replace(scope, _REINTERPRETS, self._seen(self._original(scope, _REINTERPRETS), _VIEW, _view))
 
     def _add_unknown(self, scope: dict[str, Any]) -> None:
         for name, found in list(scope.items()):
             if name.startswith(_GENERATED) and callable(found):
-                self._replace(scope, name, self._unknown(name, found))
+                self._replace(scope, name, self._unknown(name, self._original(scope, name)))
 
     def _unknown(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a kernel of which nothing is known."""

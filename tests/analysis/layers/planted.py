@@ -73,8 +73,11 @@ class Planted:
         path = str(folder / "wrong")
         right = right_results(self.model)
         self.culprits.clear()
-        with self.inject():
-            wrong = trained(self.model, folder / "wrong")
+        try:
+            with self.inject():
+                wrong = trained(self.model, folder / "wrong")
+        except torch._inductor.exc.InductorError:  # no code that a compiler takes
+            return None
         if all(float((a - b).norm()) <= 1e-4 * float(a.norm()) for a, b in zip(right, wrong, strict=True)):
             return None
         found = replay(path)

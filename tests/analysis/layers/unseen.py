@@ -136,7 +136,7 @@ SLIPS: dict[str, Slip] = {
     "a constant rounded": Slip(r"static_cast<float>\((-?\d*\.\d+)\)", r"static_cast<float>(\g<1> * 1.02)"),
     "another function": Slip(r"(tmp\d+)\.(?:exp|tanh|log)\(\)", r"\1.sin()"),
     "a root for its inverse": Slip(r"(tmp\d+)\.rsqrt\(\)", r"\1.sqrt()"),
-    "least for greatest": Slip(r"(?:max_propagate_nan|at::vec::maximum)\(", r"at::vec::minimum("),
+    "least for greatest": Slip(r"max(imum|_propagate_nan)\(", r"min\1("),
     "a loop that ends early": Slip(
         r"x(\d)<static_cast<int64_t>\((\d\d+)L\); x\1\+=static_cast<int64_t>\(8L\)",
         r"x\1<static_cast<int64_t>(\2L - 8L); x\1+=static_cast<int64_t>(8L)",

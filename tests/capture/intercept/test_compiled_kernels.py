@@ -199,6 +199,20 @@ def test_memory_that_kernels_write_in_parts(tmp_path: Path) -> None:
     assert {first.name, last.name} <= {op.name for op in found.ops}
 
 
+def test_code_that_was_compiled_before_is_recorded_once_it_is_compiled_again(tmp_path: Path) -> None:
+    """Inductor makes one module of equal code: there is what runs an unknown kernel, and then what records it."""
+    function, x = (lambda x: torch.sigmoid(x * 3 + 2)), torch.linspace(-1, 1, 12)
+    torch._dynamo.reset()
+    expected = torch.compile(function)(x)
+    with DumpMode(DumpConfig(path=str(tmp_path), data="tensor", compile="kernels")):
+        for _ in range(2):
+            torch._dynamo.reset()
+            assert_same(expected, torch.compile(function)(x))
+    rank = open_dump(str(tmp_path)).step(0).rank(0)
+    assert len([call for call in rank.calls if call.kernel is not None]) == 2
+    assert not rank.notes
+
+
 def test_another_backend_is_recorded_as_one_call(tmp_path: Path) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: x.sin() + 1, backend="aot_eager")
