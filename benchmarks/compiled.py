@@ -3,18 +3,22 @@
     python -m benchmarks.compiled --repeats 15
 
 Each row is a process of its own. It runs a bare step and a recorded one in turn, of two copies of a model of which the
-recorded one was compiled under the `DumpMode`, and prints the median of their ratios. CPU time is the process's own.
+recorded one was compiled under the `DumpMode`, and prints the median of their ratios. Sampled fingerprints are held
+against a step that is recorded without them. CPU time is the process's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +33,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "eager, structure": {"data": "structure"},
     "eager, structure, sampled fingerprints": {"data": "structure", "dedup": "sample"},
 }
+BASES = {"eager, structure, sampled fingerprints": "eager, structure"}
 
 
 def _cpu_seconds(step: Callable[[], None]) -> float:
@@ -37,38 +42,78 @@ def _cpu_seconds(step: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-def measure(row: str, repeats: int) -> None:
-    """Print the cost of one row."""
+def _bare(row: str) -> Callable[[], float]:
+    torch.manual_seed(0)
+    bare = gpt2()
+    if row.startswith("compiled"):
+        bare.model.compile(
+            options={"debug": False}
+        )  # an option that it has anyway: code of other options is not shared
+    return lambda: _cpu_seconds(bare.step)
+
+
+def _recorded(folder: str, row: str) -> Callable[[], float]:
+    """Return what runs a recorded step of a model of its own, in a dump of its own: only one can be open at a time."""
     from aten_dump import DumpConfig, DumpMode
 
     torch.manual_seed(0)
+    ours, numbers = gpt2(), itertools.count()
+
+    def run() -> float:
+        config = DumpConfig(path=f"{folder}/{row}/{next(numbers)}", **ROWS[row])
+        with DumpMode(config, model=ours.model) as dump:
+
+            def step() -> None:
+                ours.step()
+                dump.step()
+
+            return _cpu_seconds(step)
+
+    return run
+
+
+def _recorded_on(dump: Any, ours: Any) -> Callable[[], float]:
+    def step() -> None:
+        dump.resume()
+        ours.step()
+        dump.step()
+        dump.pause()
+
+    return lambda: _cpu_seconds(step)
+
+
+def measure(row: str, repeats: int) -> None:
+    """Print the cost of one row: above a bare step, or above the row that it names as its base."""
+    from aten_dump import DumpConfig, DumpMode, open_dump
+
     torch.set_num_threads(1)
-    is_compiled = row.startswith("compiled")
-    bare, ours = gpt2(), gpt2()
-    if is_compiled:
-        bare.model.compile()
-    for _ in range(2):
-        bare.step()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        DumpMode(DumpConfig(path=f"{folder}/dump", **ROWS[row]), model=ours.model) as dump,
-    ):
-        if is_compiled:
-            ours.model.compile()
-
-        def recorded() -> None:
-            dump.resume()
-            ours.step()
-            dump.step()
-            dump.pause()
-
+    base = BASES.get(row)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if base is None:
+            other = _bare(row)
+            other(), other()
+            torch.manual_seed(0)
+            ours = gpt2()
+            dump = stack.enter_context(DumpMode(DumpConfig(path=f"{folder}/{row}", **ROWS[row]), model=ours.model))
+            if row.startswith("compiled"):
+                ours.model.compile()  # under the dump, as it records no kernel that was compiled before
+            recorded = _recorded_on(dump, ours)
+        else:
+            other, recorded = _recorded(folder, base), _recorded(folder, row)
         for _ in range(2):
-            recorded()
-        pairs = [(_cpu_seconds(bare.step), _cpu_seconds(recorded)) for _ in range(repeats)]
-    ratios = sorted(one / other for other, one in pairs)
+            other(), recorded()
+        pairs = [(other(), recorded()) for _ in range(repeats)]
+        last = max(Path(folder, row).rglob("index.msgpack"), key=lambda path: path.stat().st_mtime).parent
+        size = sum(path.stat().st_size for path in last.iterdir())
+        calls = open_dump(last.parents[1]).step(int(last.parent.name.removeprefix("step"))).rank(0).calls
+        kernels = sum(call.kernel is not None for call in calls)
+    if ROWS[row].get("compile") == "kernels" and not kernels:
+        raise SystemExit(f"{row}: no kernel was recorded, so this is not what was to be measured")
+    ratios = sorted(one / two for two, one in pairs)
     spread = (ratios[-1 - repeats // 4] - ratios[repeats // 4]) / 2
-    base = statistics.median(other for other, _ in pairs)
-    print(f"| {row} | {base * 1e3:.0f} | {statistics.median(ratios):.2f} ±{spread:.2f} |", flush=True)
+    median = statistics.median(two for two, _ in pairs)
+    text = f"| {row} | {base or 'bare'} | {median * 1e3:.0f} | {statistics.median(ratios):.2f} ±{spread:.2f} |"
+    print(f"{text} {kernels} | {size / 1e6:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -80,7 +125,7 @@ def main() -> None:
     if given.row:
         measure(given.row, given.repeats)
         return
-    print("| recorded | ms bare | CPU x |\n|---|---|---|")
+    print("| recorded | above | its ms | CPU x | kernels | MB a step |\n|---|---|---|---|---|---|")
     for row in ROWS:
         subprocess.run(
             [sys.executable, "-m", "benchmarks.compiled", "--row", row, "--repeats", str(given.repeats)], check=True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from aten_dump import DumpConfig, DumpMode
 from tests import models, zoo
@@ -156,6 +157,37 @@ class Diffusion(nn.Module):
         return F.pixel_shuffle(self.out(h).transpose(1, 2).unflatten(2, (4, 4)), 2)
 
 
+class Block(nn.Module):
+    """What a `Stack` is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(12), nn.Linear(12, 20), nn.Linear(20, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(F.gelu(self.up(self.norm(x))))
+        return found
+
+
+class Stack(nn.Module):
+    """Two blocks one behind the other, that can be compiled, parted and checkpointed each for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.form = "whole"
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            if self.form == "checkpoint":
+                x = x + checkpoint(block, x, use_reentrant=False)
+            else:
+                x = x + block(x)
+            if self.form == "breaks":
+                torch._dynamo.graph_break()
+        return x * x.shape[0]
+
+
 Loss = Callable[[nn.Module, torch.dtype, int], Tensor]
 
 
@@ -203,6 +235,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "dlrm": (DLRM, _square(_floats(5), lambda _, rows: torch.randint(0, 20, (rows, 3, 4)))),
     "moe": (Experts, _square(_floats(8))),
     "speech": (Speech, _square(_floats(6, 16))),
+    "stack": (Stack, _square(_floats(12))),
     "diffusion": (Diffusion, _square(_floats(3, 4 * 2, 2 * 4), lambda _, rows: torch.linspace(0, 9, rows))),
 }
 
@@ -218,6 +251,8 @@ class How:
         optimizer: `adamw`, `sgd`, or `compiled` for AdamW whose step is compiled too.
         rows: of the batch, step by step.
         options: of torch.compile.
+        form: `whole`, or of the model `stack`: `regional` (each block compiled for itself), `breaks` (of the graph),
+            `checkpoint` (of activations), `autograd` (the backward compiled too).
     """
 
     compiled: bool = True
@@ -226,6 +261,7 @@ class How:
     optimizer: str = "adamw"
     rows: tuple[int, ...] = (4, 4)
     options: tuple[tuple[str, Any], ...] = ()
+    form: str = "whole"
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:
@@ -243,7 +279,16 @@ def run(name: str, how: How, path: Path | None = None) -> list[Tensor]:
     torch.manual_seed(0)
     make, loss_of = PROGRAMS[name]
     model = _without_dropout(make()).to(how.dtype)
-    forward: Any = torch.compile(model, **dict(how.options)) if how.compiled else model
+    model.form = how.form  # type: ignore[assignment]
+    forward: Any = model
+    if how.compiled and how.form == "regional":
+        for block in model.children():
+            [part.compile() for part in block]  # type: ignore[union-attr]
+    elif how.compiled:
+        forward = torch.compile(model, **dict(how.options))
+    backward_too: Any = nullcontext()
+    if how.compiled and how.form == "autograd":
+        backward_too = torch._dynamo.compiled_autograd._enable(torch.compile)
     make_optimizer: Any = torch.optim.SGD if how.optimizer == "sgd" else torch.optim.AdamW
     optimizer = make_optimizer(model.parameters(), lr=0.01)
     step = torch.compile(optimizer.step) if how.compiled and how.optimizer == "compiled" else optimizer.step
@@ -251,7 +296,7 @@ def run(name: str, how: How, path: Path | None = None) -> list[Tensor]:
     dump: Any = nullcontext()
     if path is not None:
         dump = DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels"), model=model)
-    with dump:
+    with backward_too, dump:
         for number, rows in enumerate(how.rows):
             torch.manual_seed(number + 1)
             with torch.autocast("cpu", torch.bfloat16, enabled=how.autocast):

@@ -90,8 +90,6 @@ class StepRecorder:
         """Compiled autograd was turned on or off: it would compile hooks on nodes."""
         with self.step.here.state.own:
             if is_on:
-                if not self._has_compiled_passes:
-                    self.step.coverage.add("compiled_autograd")
                 self._has_compiled_passes = True
                 self._runs.stand_aside()
             else:
@@ -156,6 +154,8 @@ class StepRecorder:
             self.step.emit(Note(NOTE, "unseen", message, self._callbacks))
         if self.packs is not None:
             self.packs.close()
+        if self._has_compiled_passes and self.step.calls:  # a step that was only begun lacks nothing
+            self.step.coverage.add("compiled_autograd")
         self.step.tell_coverage()
 
 

@@ -26,6 +26,7 @@ from ..evidence.noise_floors import limits_of
 from ..flow.counterparts import Counterparts
 from ..pairing.alignment import HOW_TEXTS, How
 from ..precision.lost_precision import BUDGET, PrecisionSearch
+from ..rerun.kernel_ops import unknown_slots
 from ..rerun.op_errors import Replays, Storages, Undefined
 from ..rerun.rounding_error import SUSPECT, LocalError
 from ..rerun.undefined_elements import DEPENDS
@@ -237,6 +238,7 @@ class RankVerdict:
             for name, value in self._found.sides[0].flow.reads(call)
         )
         is_free = is_collective(call.op) or is_workspace(call.op, slot) or call.id in call.rank.tables.random
+        is_free = is_free or slot in unknown_slots(call)  # the kernel that reads it is judged together with this one
         is_asked = are_equal and not is_free
         status: Status = "different" if ratio > 1 and is_asked and not close.undefined else "within"
         row = Row(

@@ -12,7 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -134,12 +134,16 @@ class KernelOp(FusedOp):
         run = NodeRun({**self.behind, **known}, sizes, is_wide)
         for node in self._kernel.nodes_beyond(self.behind) if self.behind else self._kernel.nodes:
             run.run(node)
-        for name, tensor in zip(self._kernel.made, out, strict=True):
-            if name:
-                made = run.known[name]
-                if made.shape != tensor.shape and made.numel() == tensor.numel():
-                    made = made.reshape(tensor.shape)
-                tensor.copy_(made)
+        written = {tensor.untyped_storage()._cdata for tensor in out}
+        results = [(tensor, run.known[name]) for name, tensor in zip(self._kernel.made, out, strict=True) if name]
+        for tensor, made in [(tensor, _kept(made, written)) for tensor, made in results]:
+            is_reshaped = made.shape != tensor.shape and made.numel() == tensor.numel()
+            tensor.copy_(made.reshape(tensor.shape) if is_reshaped else made)
+
+
+def _kept(made: torch.Tensor, written: Container[int]) -> torch.Tensor:
+    """Return a result that stays as it is while memory is written: it may be a view of what the kernel was given."""
+    return made.clone() if made.untyped_storage()._cdata in written else made
 
 
 class NodeRun:

@@ -378,9 +378,10 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
             continue
         yield f"    node{number} = {_node(node, known, literal, path)}"
         known[node.name] = f"node{number}"
-    for name, out in zip(kernel.made, outs, strict=True):
-        if name:
-            yield f"    {out}.copy_({known[name]}.reshape({out}.shape))"
+    results = [(known[name], out) for name, out in zip(kernel.made, outs, strict=True) if name]
+    yield f"    made = [{', '.join(f'{made}.clone()' for made, _ in results)}]  # some are views of what is written now"
+    for place, (_, out) in enumerate(results):
+        yield f"    {out}.copy_(made[{place}].reshape({out}.shape))"
 
 
 def _node(node: GraphNode, known: dict[str, str], literal: Literal, path: Callable[[Any], str]) -> str:

@@ -169,6 +169,7 @@ class _Matching:
         self._ours, self._theirs = of_parts(ours, theirs), of_parts(theirs, ours)
         self._known = {value.id: recorded.contents(value) for value in self._ours}
         self._others = {value.id: recorded.contents(value) for value in self._theirs}
+        self._flows = target.flow, flow
         self._places = roles(target.flow), roles(flow)
         self._by_contents: dict[Contents | None, list[Value]] = defaultdict(list)
         self._by_size: dict[int, list[Value]] = defaultdict(list)
@@ -194,7 +195,12 @@ class _Matching:
     def _stands_in(self, matches: list[Value], value: Value, how: How) -> bool:
         role = self._places[1].get(value.id)
         match = next((one for one in matches if self._places[0].get(one.id) == role), None)
-        match = match or min(matches, key=lambda one: self._unlike(one, value))
+        if match is None:  # the first reader may be a kernel here and an op there; an optimizer reads both alike
+            ours, theirs = (roles_by_phase(flow) for flow in self._flows)
+            known = theirs.get(value.id, frozenset())
+            match = max(
+                matches, key=lambda one: (len(ours.get(one.id, frozenset()) & known), -self._unlike(one, value))
+            )
         try:
             self._found.stand_ins[value.id] = start_tensors([match])[match.id].reshape(value.shape)
         except UNREADABLE:
@@ -347,3 +353,17 @@ def roles(flow: DataFlow) -> dict[int, Hashable]:
                 found[value.id] = (*role, counts[role])
                 counts[role] += 1
     return found
+
+
+@once_per_flow
+def roles_by_phase(flow: DataFlow) -> dict[int, frozenset[Hashable]]:
+    """Return where each source is read first in each phase: phase, op, slot, and how often that was before."""
+    counts: Counter[Hashable] = Counter()
+    found: dict[int, dict[str, Hashable]] = {}
+    for call in flow.calls():
+        for slot, value in flow.reads(call):
+            if flow.maker(value) is None and call.phase not in found.setdefault(value.id, {}):
+                role = call.phase, call.op, slot
+                found[value.id][call.phase] = (*role, counts[role])
+                counts[role] += 1
+    return {number: frozenset(known.values()) for number, known in found.items()}

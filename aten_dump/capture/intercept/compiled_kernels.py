@@ -68,6 +68,7 @@ class CompiledKernels:
         self._lowerings = Lowerings(self._add, self._failed)
         self._import = WhenImported(LOWERING, self._lowerings.install)
         self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []  # where, name, what was there, ours
+        self._originals: dict[tuple[int, str], Any] = {}  # before ours: graphs of equal code share a module
         self._names: Counter[str] = Counter()
         self._stages = StageRecords()
         self._warned = False
@@ -90,10 +91,14 @@ class CompiledKernels:
         for scope, name, before, ours in reversed(replaced):
             if scope.get(name) is ours:
                 scope[name] = before
+        self._originals.clear()
 
     def _replace(self, scope: dict[str, Any], name: str, ours: Callable[..., Any]) -> None:
         self._replaced.append((scope, name, scope[name], ours))
         scope[name] = ours
+
+    def _original(self, scope: dict[str, Any], name: str) -> Any:
+        return self._originals.setdefault((id(scope), name), scope[name])
 
     def _failed(self, error: Exception) -> None:
         """Inductor is another one than is known here: its kernels cannot be recorded."""
@@ -111,7 +116,7 @@ class CompiledKernels:
         """A graph was compiled: replace what its module calls."""
         scope = module.__dict__
         if not graph.is_seen or scope.get(_ALLOCATES) is None:
-            self._replace(scope, "call", self._unknown(graph.name, scope["call"]))
+            self._replace(scope, "call", self._unknown(graph.name, self._original(scope, "call")))
             return
         self._names[graph.name] += 1
         again = self._names[graph.name]
@@ -119,15 +124,15 @@ class CompiledKernels:
         recorded = _RecordedGraph(self._watch, graph, name, module, self._stages)
         for name in graph.kernels:
             if callable(scope.get(name)):
-                self._replace(scope, name, recorded.kernel(name, scope[name]))
-        self._replace(scope, "call", recorded.call(scope["call"]))
-        self._replace(scope, _ALLOCATES, self._seen(scope[_ALLOCATES], _EMPTY, _allocation))
-        self._replace(scope, _REINTERPRETS, self._seen(scope[_REINTERPRETS], _VIEW, _view))
+                self._replace(scope, name, recorded.kernel(name, self._original(scope, name)))
+        self._replace(scope, "call", recorded.call(self._original(scope, "call")))
+        self._replace(scope, _ALLOCATES, self._seen(self._original(scope, _ALLOCATES), _EMPTY, _allocation))
+        self._replace(scope, _REINTERPRETS, self._seen(self._original(scope, _REINTERPRETS), _VIEW, _view))
 
     def _add_unknown(self, scope: dict[str, Any]) -> None:
         for name, found in list(scope.items()):
             if name.startswith(_GENERATED) and callable(found):
-                self._replace(scope, name, self._unknown(name, found))
+                self._replace(scope, name, self._unknown(name, self._original(scope, name)))
 
     def _unknown(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a kernel of which nothing is known."""
@@ -253,12 +258,16 @@ class _RecordedSite:
     def __init__(self, graph: _RecordedGraph, site: Site, overload: str) -> None:
         self.site = site
         self._graph = graph
-        arguments = site.arguments
-        self._given = [at for at, one in enumerate(arguments) if one.is_read]
-        self._out = [at for at, one in enumerate(arguments) if one.is_written]
-        read_as = enumerate(arguments[at].read_as for at in self._given)
-        self._read_as = [(place, geometry) for place, geometry in read_as if geometry is not None]
-        names = tuple(arguments[at].name for at in self._given)
+        arguments = list(enumerate(site.arguments))
+        self._given = [(at, held) for at, one in arguments for held in one.reads]
+        self._out = [(at, one.writes) for at, one in arguments if one.writes is not None]
+        self._otherwise = [  # what is no argument as it is: whether it is written, which one, and where it lies
+            (into, place, held.lies)
+            for into, known in enumerate((self._given, self._out))
+            for place, (_, held) in enumerate(known)
+            if held.lies is not None
+        ]
+        names = _names([site.arguments[at].name for at, _ in self._given])
         name = CallName(f"inductor::{site.kernel}.{overload}", "Kernel", site.kernel)
         self.plan = OpPlan(name, (*names, _OUT), ((_NOWHERE, _OUT),), None, undefined_output=False)
 
@@ -275,14 +284,14 @@ class _RecordedSite:
             entry = recorder.ops.entry_made(self, self._new_entry)
             symbols = self._graph.graph.symbols
             sizes = frame.f_locals if symbols else {}
-            given = [args[at] for at in self._given]
-            for place, geometry in self._read_as:
+            given, out = ([args[at] for at, _ in known] for known in (self._given, self._out))
+            for into, place, lies in self._otherwise:
                 with thread.own:
-                    given[place] = geometry.of(given[place], sizes)
+                    (given, out)[into][place] = lies.of((given, out)[into][place], sizes)
         except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
             recorder.step.failed(error)
             return None
-        named = {_OUT: [args[at] for at in self._out], **{name: sizes.get(name) for name in symbols}}
+        named = {_OUT: out, **{name: sizes.get(name) for name in symbols}}
         op = watch(recorder.ops, thread, entry, tuple(given), named)
         return None if op is None else (op, tuple(given), named)
 
@@ -297,8 +306,7 @@ class _RecordedSite:
             number = recorder_ops.graphs[id(self._graph)] = len(recorder_ops.graphs) + 1
             step.emit(Graph(GRAPH, number, self._graph.name, [tree_of(node, interner) for node in graph.nodes]))
             self._graph.stages.write(step, graph, recorder_ops.stages)
-        given = [site.arguments[at].reads for at in self._given]
-        made = [site.arguments[at].writes for at in self._out]
+        given, made = ([held.nodes for _, held in known] for known in (self._given, self._out))
         code = interner.text(graph.kernels[site.kernel])
         step.emit(Kernel(KERNEL, entry.number, number, code, given, made))
         entry.locate = self._locate
@@ -317,6 +325,16 @@ class _RecordedSite:
             links.add(op.parent, graph, site.made_nodes, op.id)
         if site.frames:
             op.stack = interner.traced_stack(site.frames, 0 if op.phase == BACKWARD else op.stack)
+
+
+def _names(names: list[str]) -> tuple[str, ...]:
+    """Return names of which each is there once: of memory that is read in parts, all but the first have a number."""
+    again: Counter[str] = Counter()
+    found = []
+    for name in names:
+        found.append(f"{name}_{again[name]}" if again[name] else name)
+        again[name] += 1
+    return tuple(found)
 
 
 class StageRecords:

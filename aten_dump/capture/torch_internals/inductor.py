@@ -49,11 +49,12 @@ class Geometry(NamedTuple):
 
     size: list[Any]
     stride: list[Any]
+    offset: Any = 0  # from where the argument of the kernel begins
 
     def of(self, tensor: torch.Tensor, sizes: Mapping[str, Any]) -> torch.Tensor:
         """Return the memory of a tensor as this buffer, where sizes have these values."""
-        size, stride = ([_number(one, sizes) for one in part] for part in self)
-        return tensor.as_strided(size, stride, tensor.storage_offset())
+        size, stride = ([_number(one, sizes) for one in part] for part in (self.size, self.stride))
+        return tensor.as_strided(size, stride, tensor.storage_offset() + _number(self.offset, sizes))
 
 
 def _number(expression: Any, sizes: Mapping[str, Any]) -> int:
@@ -62,15 +63,19 @@ def _number(expression: Any, sizes: Mapping[str, Any]) -> int:
     return int(expression.xreplace({symbol: sizes[symbol.name] for symbol in expression.free_symbols}))
 
 
+class Held(NamedTuple):
+    """What memory that a kernel is given holds, before or after it runs."""
+
+    nodes: str  # that made it, with spaces between; "" where that is not known
+    lies: Geometry | None = None  # where it lies otherwise than the argument
+
+
 class Argument(NamedTuple):
     """An argument of a generated kernel."""
 
     name: str  # "in_ptr0", "out_ptr1", "in_out_ptr0", "ks0"
-    reads: str  # the nodes that have made what it is given, with spaces between; "" where that is not known
-    writes: str  # the node whose result it leaves there, "" where that is not known
-    is_read: bool  # a size is; memory that the kernel has written itself, under another name, is not
-    is_written: bool
-    read_as: Geometry | None = None  # where what it reads there lies otherwise than what it writes
+    reads: tuple[Held, ...]  # of a size one; none of memory that the kernel has written itself, under another name
+    writes: Held | None = None  # what it leaves there, of one node
 
 
 class Site(NamedTuple):
@@ -229,19 +234,13 @@ def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> 
     for definition, given in zip(definitions, call_args, strict=True):
         name = definition.split()[-1].lstrip("*")
         if "*" not in definition:
-            arguments.append(Argument(name, "", "", is_read=True, is_written=False))
-            continue
-        first, *later = names_in_place.get(name, [given])
-        kept = [one for one in later if one not in graph.inplaced_to_remove]  # others never leave the registers
-        is_written = not definition.startswith("const")
-        is_read = (not is_written or name.startswith(_IN_OUT)) and not buffers.is_made_here(first)
-        writes = buffers.node_left_in(kept[-1] if kept else given) if is_written else ""
-        is_read = is_read or buffers.adds_to(first, writes)
-        reads = " ".join(buffers.nodes_before(first)) if is_read else ""
-        if later and not kept:
-            writes = reads.partition(" ")[0]
-        read_as = buffers.geometry(first) if is_read and first != given else None
-        arguments.append(Argument(name, reads, writes, is_read, is_written, read_as))
+            arguments.append(Argument(name, (Held(""),)))
+        elif definition.startswith("const"):
+            arguments.append(Argument(name, buffers.read_from(given)))
+        else:
+            in_place = names_in_place.get(name, [given])
+            kept = [one for one in in_place[1:] if one not in graph.inplaced_to_remove]  # others stay in registers
+            arguments.append(_written(buffers, name, given, (in_place[0], kept[-1] if kept else in_place[0])))
     text = f"{kernel}({', '.join(map(str, call_args))})"
     facts = [facts_of(node) for node in buffers.origins()]
     module = next((one.module for one in facts if one.module), "")
@@ -254,6 +253,26 @@ def _site_of(graph: Any, made: _Made, group: Any, wrapper: Any, kernel: str) -> 
     return text, Site(kernel, tuple(arguments), module, frames, tuple(numbers))
 
 
+def _written(buffers: _Buffers, name: str, given: Any, names: tuple[str, str]) -> Argument:
+    """Return what a kernel reads and leaves in memory that it may write.
+
+    Args:
+        buffers: of the graph.
+        name: of the argument.
+        given: the buffer that the call names.
+        names: what the memory holds as the kernel begins, and after.
+    """
+    first, last = names
+    writes = buffers.node_left_in(last)
+    is_made = buffers.is_made_here(first)
+    if first == last and first != given and not is_made:  # what it would have left there has no reader
+        held = Held(buffers.nodes_before(first).partition(" ")[0], buffers.geometry(first))
+        return Argument(name, (held,), held)
+    is_read = (name.startswith(_IN_OUT) and not is_made) or buffers.adds_to(first, writes)
+    held = Held(buffers.nodes_before(first), buffers.geometry(first) if first != given else None)
+    return Argument(name, (held,) if is_read else (), Held(writes))
+
+
 class _Buffers:
     """Which nodes have made what lies in the buffers of a graph, as one kernel sees them."""
 
@@ -262,23 +281,32 @@ class _Buffers:
         self._nodes = {node.name: node for node in graph.module.graph.nodes}
         self._order = {name: place for place, name in enumerate(self._nodes)}
         self._by_buffer: dict[str, list[str]] = {}
-        self._parts: dict[str, list[str]] = {}  # of buffers that are written in parts
+        self._parts: dict[str, dict[str, Geometry]] = {}  # of buffers that are written in parts
         for name, results in made.items():
             is_input = name in self._nodes and self._nodes[name].op == "placeholder"
             found = (buffer for result in results for buffer in _buffers_of(result))
             for buffer in dict.fromkeys((name, *found) if is_input else found):
                 self._by_buffer.setdefault(buffer, []).append(name)
-            for part, node in _parts_of(self._nodes.get(name), results[0]):
+            for part, node, lies in _parts_of(self._nodes.get(name), results[0]):
                 self._by_buffer.setdefault(part, []).append(node)
-                self._parts.setdefault(results[0].data.data.name, []).append(part)
+                self._parts.setdefault(results[0].data.data.name, {})[part] = lies
         self._real: dict[str, str] = dict(graph.scheduler.mutation_real_name)
         self._outputs = [buffer for node in scheduled for buffer in node.get_outputs()]
         self._here = {buffer.get_name() for buffer in self._outputs}
         self._origins = [node for buffer in self._outputs for node in buffer.node.get_origins()]
 
     def is_made_here(self, buffer: str) -> bool:
-        parts = self._parts.get(buffer, [])
+        parts = self._parts.get(buffer, {})
         return buffer in self._here or (bool(parts) and self._here.issuperset(parts))
+
+    def read_from(self, buffer: str) -> tuple[Held, ...]:
+        """Return what a kernel reads of a buffer that others wrote: all, or some of its parts."""
+        if self.is_made_here(buffer):
+            return ()
+        parts = self._parts.get(buffer, {})
+        if self._here.isdisjoint(parts):
+            return (Held(self.nodes_before(buffer)),)
+        return tuple(Held(self.nodes_before(part), lies) for part, lies in parts.items() if part not in self._here)
 
     def origins(self) -> list[Any]:
         """Return the nodes of the graph that the kernel is made of, the last first."""
@@ -286,26 +314,25 @@ class _Buffers:
         return sorted(known, key=lambda node: -self._order[node.name])
 
     def geometry(self, buffer: str) -> Geometry:
-        layout = self._graph.get_buffer(buffer).get_layout()
-        size, stride = ([int(one) if one.is_number else one for one in part] for part in (layout.size, layout.stride))
-        return Geometry(size, stride)
+        return _geometry(self._graph.get_buffer(buffer).get_layout())
 
     def nodes_in(self, buffer: str) -> list[str]:
         """Return the nodes whose results a buffer holds, before or after it was written in place."""
         return self._by_buffer.get(buffer, [])
 
-    def nodes_before(self, buffer: str) -> list[str]:
-        """Return the nodes whose results a buffer may hold as the kernel begins."""
+    def nodes_before(self, buffer: str) -> str:
+        """Return the nodes whose results a buffer may hold as the kernel begins, with spaces between."""
         writes_in_place = any(self._real.get(name) == buffer for name in self._here)
         left = self.node_left_in(buffer) if writes_in_place else ""
-        return [node for node in self.nodes_in(buffer) if node != left]
+        before = [node for node in self.nodes_in(buffer) if node != left]
+        return " ".join(before or (self._begun_with(buffer) if left else []))
 
     def adds_to(self, buffer: str, writes: str) -> bool:
         """Return True if what a kernel leaves in a buffer is made of what was there: a scatter reads what it writes."""
         node = self._nodes.get(writes)
         if node is None or self.is_made_here(buffer) or _copies_to_input(node) or not node.args:
             return False
-        return getattr(node.args[0], "name", None) in self.nodes_before(buffer)
+        return getattr(node.args[0], "name", None) in self.nodes_before(buffer).split()
 
     def node_left_in(self, buffer: str) -> str:
         """Return the node whose result the kernel leaves in a buffer, "" where it is not known."""
@@ -356,14 +383,24 @@ def _is_same(one: Any, other: Any) -> bool:
 def _buffers_of(result: Any) -> Iterator[str]:
     """Yield the name of the buffer that holds what a node was lowered to, as it is; nothing of a view of one."""
     box: Any = getattr(result, "data", None) if type(result).__name__ == "TensorBox" else result
+    if type(box).__name__ == "ReinterpretView" and _lies_alike(box.get_layout(), box.data.get_layout()):
+        box = box.data
     if type(box).__name__ == "StorageBox":
         name = getattr(box.data, "name", None)
         if isinstance(name, str):
             yield name
 
 
-def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str]]:
-    """Yield the buffers that the parts of a `cat` are written to, and the nodes whose results these are."""
+def _lies_alike(one: Any, other: Any) -> bool:
+    """Return True if two layouts have the same elements in the same places."""
+    if one.offset != other.offset or list(one.size) != list(other.size):
+        return False
+    strides = zip(one.size, one.stride, other.stride, strict=True)
+    return all(mine == theirs for size, mine, theirs in strides if size != 1)
+
+
+def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str, Geometry]]:
+    """Yield the buffers that the parts of a `cat` are written to, the nodes whose results these are, and where."""
     kernel: Any = getattr(getattr(result, "data", None), "data", None)
     if node is None or type(kernel).__name__ != "ConcatKernel" or not node.args:
         return
@@ -371,4 +408,15 @@ def _parts_of(node: Any, result: Any) -> Iterator[tuple[str, str]]:
     if len(items) == len(kernel.inputs):
         for item, part in zip(items, kernel.inputs, strict=True):
             if hasattr(part, "get_name"):
-                yield part.get_name(), item.name
+                yield part.get_name(), item.name, _geometry(part.get_layout())
+
+
+def _geometry(layout: Any) -> Geometry:
+    """Return a layout; that of a part of a buffer begins where the buffer does."""
+    if hasattr(layout, "view"):
+        layout = layout.view.get_layout()
+    size, stride, (offset,) = (
+        [one if isinstance(one, int) or not one.is_number else int(one) for one in part]
+        for part in (layout.size, layout.stride, [layout.offset])
+    )
+    return Geometry(size, stride, offset)

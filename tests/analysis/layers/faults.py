@@ -41,7 +41,7 @@ class Fault:
 
 
 @contextlib.contextmanager
-def _decomposition(op: Any, change: Callable[[Any], Any]) -> Iterator[None]:
+def decomposition(op: Any, change: Callable[[Any], Any]) -> Iterator[None]:
     from torch._inductor.decomposition import decompositions, fast_random_decomps
 
     before = decompositions[op]
@@ -54,7 +54,7 @@ def _decomposition(op: Any, change: Callable[[Any], Any]) -> Iterator[None]:
         fast_random_decomps.cache_clear()
 
 
-def _first(change: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
+def first(change: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
     return lambda made: (change(made[0]), *made[1:]) if isinstance(made, tuple) else change(made)
 
 
@@ -63,7 +63,7 @@ def _scaled(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _pass(where: str, change: Callable[[Any], None]) -> Iterator[None]:
+def custom_pass(where: str, change: Callable[[Any], None]) -> Iterator[None]:
     def custom(graph: Any) -> None:
         node = next((node for node in graph.nodes if node.target in (aten.mul.Tensor, aten.mul.Scalar)), None)
         if node is not None:
@@ -98,7 +98,7 @@ def _code(before: str, after: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lowering(op: Any, change: Callable[[Any, Callable[..., Any]], Any]) -> Iterator[None]:
+def lowering(op: Any, change: Callable[[Any, Callable[..., Any]], Any]) -> Iterator[None]:
     from torch._inductor.lowering import lowerings
 
     before = lowerings[op]
@@ -113,15 +113,15 @@ def _decomposed(
     op: Any, function: Function, change: Callable[[Tensor], Tensor] = _scaled, *, is_trained: bool = False
 ) -> Fault:
     name = op.name().partition(".")[0]
-    return Fault("decomposition", name, lambda: _decomposition(op, _first(change)), function, is_trained)
+    return Fault("decomposition", name, lambda: decomposition(op, first(change)), function, is_trained)
 
 
 def _in_pass(where: str, change: Callable[[Any], None], *, is_trained: bool = False) -> Fault:
-    return Fault("pass", where, lambda: _pass(where, change), lambda x: torch.sin(x) * 1.5 + x, is_trained)
+    return Fault("pass", where, lambda: custom_pass(where, change), lambda x: torch.sin(x) * 1.5 + x, is_trained)
 
 
 def _in_lowering(op: Any, function: Function) -> Fault:
-    return Fault("kernel", "cpp_fused", lambda: _lowering(op, lambda made, mul: mul(made, 1.03)), function)
+    return Fault("kernel", "cpp_fused", lambda: lowering(op, lambda made, mul: mul(made, 1.03)), function)
 
 
 def _in_code(before: str, after: str, function: Function, *, is_trained: bool = False) -> Fault:

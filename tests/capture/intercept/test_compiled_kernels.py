@@ -174,6 +174,45 @@ def test_code_that_was_compiled_before_is_said_not_to_be_seen(run: Run, tmp_path
     assert_same(expected, rank["Aten.add.0.forward"].inputs[0][0].tensor())
 
 
+def test_memory_that_kernels_write_in_parts(tmp_path: Path) -> None:
+    """A kernel that writes two parts of a `cat` and reads all of it is given the third, which another kernel wrote."""
+
+    def function(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        a = torch.sin(x)
+        b = a @ w
+        whole = torch.cat([a, b.cos(), b[:, :8].neg()], 1)
+        return whole.sum(0), whole @ v
+
+    torch._dynamo.reset()
+    given = [torch.randn(*size, generator=torch.Generator().manual_seed(5)) for size in ((16, 16), (16, 16), (40, 8))]
+    with DumpMode(DumpConfig(path=str(tmp_path), data="tensor", compile="kernels")):
+        torch.compile(function)(*given)
+    rank = open_dump(str(tmp_path)).step(0).rank(0)
+    first, last = (call for call in rank.calls if call.kernel is not None)
+    part = last.inputs[0][1]
+    assert part.producer is not None
+    assert part.producer[0] == first
+    assert not part.undefined
+    assert part.shape == (16, 16)
+    found = replay(rank)
+    assert not found.suspects
+    assert {first.name, last.name} <= {op.name for op in found.ops}
+
+
+def test_code_that_was_compiled_before_is_recorded_once_it_is_compiled_again(tmp_path: Path) -> None:
+    """Inductor makes one module of equal code: there is what runs an unknown kernel, and then what records it."""
+    function, x = (lambda x: torch.sigmoid(x * 3 + 2)), torch.linspace(-1, 1, 12)
+    torch._dynamo.reset()
+    expected = torch.compile(function)(x)
+    with DumpMode(DumpConfig(path=str(tmp_path), data="tensor", compile="kernels")):
+        for _ in range(2):
+            torch._dynamo.reset()
+            assert_same(expected, torch.compile(function)(x))
+    rank = open_dump(str(tmp_path)).step(0).rank(0)
+    assert len([call for call in rank.calls if call.kernel is not None]) == 2
+    assert not rank.notes
+
+
 def test_another_backend_is_recorded_as_one_call(tmp_path: Path) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: x.sin() + 1, backend="aot_eager")

@@ -114,6 +114,15 @@ def test_it_may_be_on_before_a_step_begins_and_stay_on(tmp_path: Path) -> None:
 
 
 @needs_compiled_passes_under_modes
+def test_a_step_that_only_began_while_it_was_on_leaves_no_files(tmp_path: Path) -> None:
+    model, x = _model(), batch()
+    with compiled_autograd._enable(_compile()), DumpMode(DumpConfig(path=str(tmp_path / "dump"))) as dump:
+        model(x).sum().backward()
+        dump.step()
+    assert list(open_dump(tmp_path / "dump").steps) == [0]
+
+
+@needs_compiled_passes_under_modes
 def test_passes_before_and_after_it_have_their_nodes(tmp_path: Path) -> None:
     model = _model()
     x = batch()
