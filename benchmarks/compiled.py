@@ -97,6 +97,7 @@ def measure(row: str, repeats: int) -> None:
             dump = stack.enter_context(DumpMode(DumpConfig(path=f"{folder}/{row}", **ROWS[row]), model=ours.model))
             if row.startswith("compiled"):
                 ours.model.compile()  # under the dump, as it records no kernel that was compiled before
+            dump.pause()
             recorded = _recorded_on(dump, ours)
         else:
             other, recorded = _recorded(folder, base), _recorded(folder, row)

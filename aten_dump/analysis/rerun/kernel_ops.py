@@ -131,14 +131,38 @@ class KernelOp(FusedOp):
         known: dict[str, Any] = {
             name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names
         }
-        run = NodeRun({**self.behind, **known}, sizes, is_wide)
-        for node in self._kernel.nodes_beyond(self.behind) if self.behind else self._kernel.nodes:
-            run.run(node)
+        nodes = self._kernel.nodes_beyond(self.behind) if self.behind else self._kernel.nodes
+        unread = {
+            node.name: unread_input(node) for node in nodes if node.op == "placeholder" and node.size not in sizes
+        }
+        known |= {name: made.double() if is_wide else made for name, made in unread.items()}
+        run = NodeRun({**known, **self.behind}, sizes, is_wide)
+        for node in nodes:
+            if node.name not in unread:
+                run.run(node)
         written = {tensor.untyped_storage()._cdata for tensor in out}
         results = [(tensor, run.known[name]) for name, tensor in zip(self._kernel.made, out, strict=True) if name]
+        if unread and any(bool(made.isnan().any()) for _, made in results):
+            raise ReplayError(f"its graph reads {', '.join(unread)}, which was not recorded as an input of the kernel")
         for tensor, made in [(tensor, _kept(made, written)) for tensor, made in results]:
             is_reshaped = made.shape != tensor.shape and made.numel() == tensor.numel()
             tensor.copy_(made.reshape(tensor.shape) if is_reshaped else made)
+
+
+def unread_input(node: GraphNode) -> torch.Tensor:
+    """Return what stands for an input of a graph that a kernel is not given: it can be asked for its shape alone.
+
+    All of it is NaN, so that it shows if a result depends on it.
+
+    Raises:
+        ReplayError: it has no shape of numbers, or its dtype has no NaN.
+    """
+    dtype = getattr(torch, node.dtype or "", None)
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point and node.shape is not None:
+        shape = [size for size in node.shape if isinstance(size, int)]
+        if len(shape) == len(node.shape):
+            return torch.full((), torch.nan, dtype=dtype).expand(shape)
+    raise ReplayError(f"its graph reads {node.name}, which was not recorded as an input of the kernel")
 
 
 def _kept(made: torch.Tensor, written: Container[int]) -> torch.Tensor:

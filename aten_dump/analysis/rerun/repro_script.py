@@ -30,7 +30,7 @@ from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
 from ...torch_names import OPS_OF_INDUCTOR
 from .allowed_ops import allowing
-from .kernel_ops import behind_unknown, is_of_inductor, op_of
+from .kernel_ops import behind_unknown, is_of_inductor, op_of, unread_input
 from .run_op import check_call, find_op, recorded_number, recorded_slots
 from .shared_memory import ALIGNMENT, Moment, check_readable, extent, moment_of
 
@@ -376,7 +376,11 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
         if node.size in kwargs:
             known[node.name] = literal(kwargs[node.size])
             continue
-        yield f"    node{number} = {_node(node, known, literal, path)}"
+        if node.op == "placeholder":  # the kernel is not given it: its shape alone is asked for
+            made = unread_input(node)
+            yield f"    node{number} = torch.full({list(made.shape)}, float('nan'), dtype={literal(made.dtype)})"
+        else:
+            yield f"    node{number} = {_node(node, known, literal, path)}"
         known[node.name] = f"node{number}"
     results = [(known[name], out) for name, out in zip(kernel.made, outs, strict=True) if name]
     yield f"    made = [{', '.join(f'{made}.clone()' for made, _ in results)}]  # some are views of what is written now"
