@@ -205,7 +205,7 @@ class Comparison:
         yield self.headline
         if self.first is not None:
             if len(self.ranks) > 1:
-                yield f"In {where(self.first[0])}, the first of {len(self.ranks)}:"
+                yield f"In {where(self.first[0])}, of {len(self.ranks)} compared:"
         elif self.verdict == "incomparable" and not self.not_whole:
             yield from self._unknown()
         elif self.verdict == "different":
