@@ -175,7 +175,7 @@ class Candidates:
         flow, others = self._sides[side].flow, self._sides[1 - side].holders
         for _, call in sorted(cone.calls.items()):
             is_aside = flow.is_view(call) or read_op_name(call.op).name in MOVES or call.id in self._tables[side]
-            if not (_makes_integers(call) or is_aside):
+            if not (_makes_integers(call) or reads_no_elements(call.op) or is_aside):
                 read = [self._sides[side].numbers.get(value.id) for _, value in flow.reads(call)]
                 if read and all(number in others for number in read):
                     return call
