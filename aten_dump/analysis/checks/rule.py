@@ -35,7 +35,12 @@ class Rule:
 
     def lacks(self, step: StepFacts) -> str:
         """Return why the rule cannot judge a recorded step, "" if it can."""
-        return next((why for need in self.needs if (why := _LACKS[need](step))), "")
+        for need in self.needs:
+            if need not in step.lacking:
+                step.lacking[need] = _LACKS[need](step)
+            if step.lacking[need]:
+                return step.lacking[need]
+        return ""
 
 
 def _lacks_whole(step: StepFacts) -> str:

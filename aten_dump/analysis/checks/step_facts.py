@@ -56,12 +56,14 @@ class StepFacts:
         rank: the recording.
         before: the step before, of the same rank, if it was recorded.
         peers: the other ranks of the step.
+        lacking: why a rule cannot run that needs something, "" if it can; each is asked for once.
     """
 
     def __init__(self, rank: RankDump, before: StepFacts | None = None) -> None:
         self.rank = rank
         self.before = before
         self.peers: list[StepFacts] = []
+        self.lacking: dict[str, str] = {}
 
     @property
     def others(self) -> list[StepFacts]:
