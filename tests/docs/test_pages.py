@@ -13,8 +13,8 @@ from tests.checkout import ROOT
 from tests.docs.pages import BLOCK, Page, Said
 
 DOCS = ROOT / "docs"
-PAGES = ["guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts", "guide/micro-batches-and-batch-disagree"]
-SLOW = ["tutorial", "guide/differs-on-another-machine"]
+PAGES = ["guide/my-loss-is-nan", "guide/too-much-data", "guide/drifts"]
+SLOW = ["tutorial", "guide/micro-batches-and-batch-disagree", "guide/differs-on-another-machine"]
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_a_baseline_that_loses_it_is_no_fault_of_the_target(tmp_path: Path) -> N
     assert compared(tmp_path, (False, True), BFLOAT16).exit_code == 0
 
 
-@pytest.mark.parametrize(("budget", "code"), [(None, 1), (0.01, 1), (10.0, 0)])
+@pytest.mark.parametrize(("budget", "code"), [(None, 1), pytest.param(0.01, 1, marks=pytest.mark.slow), (10.0, 0)])
 def test_how_far_an_end_may_be_from_its_meaning_is_for_the_user_to_say(
     budget: float | None, code: int, tmp_path: Path
 ) -> None:

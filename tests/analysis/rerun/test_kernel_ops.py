@@ -77,7 +77,7 @@ def test_compiled_code_agrees_with_the_program_as_written(dumps: dict[str, str],
     assert found.exit_code == 0, found.answer()
 
 
-@pytest.mark.parametrize("baseline", ["eager", "compiled"])
+@pytest.mark.parametrize("baseline", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_compare_names_the_kernel(dumps: dict[str, str], baseline: str) -> None:
     found = compare(dumps["wrong"], dumps[baseline])
     assert found.exit_code == 1

@@ -206,6 +206,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_script_is_held_against_a_golden_by_the_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
 
