@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from ...dump import Call, Value
@@ -241,8 +242,9 @@ class Causes:
             wanted, flow = self._given(side, call), self._sides[1 - side].flow
             likes = [one for one in flow.calls() if one.op == call.op and self._given(1 - side, one) == wanted]
             pairs = [(like, call) if side else (call, like) for like in likes]
-            if not all(are_asked_otherwise(*pair) for pair in pairs):
-                continue  # the other side has this very call
+            pairs = [
+                *takewhile(lambda pair: are_asked_otherwise(*pair), pairs)
+            ]  # then the other side has this very call
             is_alone = self._candidates.is_at_this_line_alone(side, call)
             pairs = [p for p in pairs if self._candidates.is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
             if pairs:
