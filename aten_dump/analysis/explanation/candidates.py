@@ -81,9 +81,10 @@ class Candidates:
         asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
         if all(map(_makes_integers, filter(None, firsts))):
             return asked if any(asked) else firsts
-        alone = [call if self.is_at_this_line_alone(side, call) else None for side, call in enumerate(asked)]
-        if all(self.lines) and any(alone) and any(read_op_name(call.op).name in MOVES for call in firsts if call):
-            return alone
+        if all(self.lines) and any(read_op_name(call.op).name in MOVES for call in firsts if call is not None):
+            alone = [call if self._is_lacking(side, call, cones[1 - side]) else None for side, call in enumerate(asked)]
+            if any(alone):
+                return alone
         if asked[0] is None or asked[1] is None:
             return firsts
         if firsts[0].id not in self._tables[0] and firsts[1].id not in self._tables[1]:
@@ -169,6 +170,13 @@ class Candidates:
         flow = self._sides[side].flow
         found = (flow.maker(value) for _, value in flow.reads(call)) if call is not None else ()
         return any(maker is not None and maker.id in makers for maker in found)
+
+    def _is_lacking(self, side: int, call: Call | None, others: Cone) -> bool:
+        """Return True if the other side makes no such call at this line, nor one like it behind its own cut."""
+        if call is None or not self.is_at_this_line_alone(side, call):
+            return False
+        likes = [one for one in others.calls.values() if one.op == call.op]
+        return all(are_asked_otherwise(*((one, call) if side else (call, one))) for one in likes)
 
     def _computing(self, side: int, cone: Cone) -> Call | None:
         """Return the first call of a cone that computes floats, no table, of nothing but what both sides have."""

@@ -20,7 +20,7 @@ import torch
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
-from ...torch_names import has_kernel, register_ops_of_inductor
+from ...torch_names import DTYPES, has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
 from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
@@ -157,8 +157,8 @@ def unread_input(node: GraphNode) -> torch.Tensor:
     Raises:
         ReplayError: it has no shape of numbers, or its dtype has no NaN.
     """
-    dtype = getattr(torch, node.dtype or "", None)
-    if isinstance(dtype, torch.dtype) and dtype.is_floating_point and node.shape is not None:
+    dtype = DTYPES.get(node.dtype or "")
+    if dtype is not None and dtype.is_floating_point and node.shape is not None:
         shape = [size for size in node.shape if isinstance(size, int)]
         if len(shape) == len(node.shape):
             return torch.full((), torch.nan, dtype=dtype).expand(shape)
