@@ -55,6 +55,8 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
         one = by_role.get(places[1].get(value.id))
         if one is None or one.shape != value.shape or value.requires_grad or not value.shape or value.shape[0] < 2:
             return None
+        if {one.layout_name, value.layout_name} != {"strided"}:  # a sparse gradient is no batch
+            return None
         pairs.append((one, value))
     if len({one.shape[0] for one, _ in pairs}) > 1:
         return None
@@ -66,6 +68,7 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
     if found is None or not all(torch.equal(ours[list(found)], theirs) for ours, theirs in read):
         return None
     kept = [one for one, _, _ in sources.pairs if one.shape[:1] == (len(found),) and not one.requires_grad]
+    kept = [one for one in kept if one.layout_name == "strided"]
     if any(_order_counts(value, found) for value in kept):
         return None
     return BatchOrder(found, {value.id: ours for (_, value), (ours, _) in zip(pairs, read, strict=True)})
