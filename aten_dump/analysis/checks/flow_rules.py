@@ -18,7 +18,7 @@ from ...dump import Call, Value
 from ...store.op_names import read_op_name
 from ..rerun.shared_memory import Moment, moment_of
 from .rule import Found, Rule
-from .step_facts import StepFacts
+from .step_facts import StepFacts, calls_around
 
 _CHOOSES: Final = ("topk", "max", "argmax", "sort", "argsort")
 _FEWEST: Final = 16  # rows of which one may say that they all choose the same
@@ -40,7 +40,7 @@ def dead_router(step: StepFacts) -> Iterator[Found]:
     for call in step.ops(*_CHOOSES):
         given = call.input_values()[:1]
         scores = given[0][1] if given else None
-        is_forward = call.phase == "forward" and call.grad_enabled and call.backward is not None
+        is_forward = call.phase == "forward" and call.grad_enabled
         if scores is None or not is_forward or not scores.is_floating or len(scores.shape) < 2:
             continue
         count, rows = scores.shape[-1], scores.shape[:-1].numel()
@@ -169,7 +169,7 @@ def unused_input(step: StepFacts) -> Iterator[Found]:
     outermost = [
         call
         for call in step.rank.calls.filter(kind="module", phase="forward")
-        if call.backward and not any(one.kind == "module" for one in _around(call))
+        if call.backward and not any(one.kind == "module" for one in calls_around(call))
     ]
     if any("local" in (record.extra or {}) for record in step.rank.tables.values.records()):
         return  # what runs on the parts of a DTensor is not known to read the whole
@@ -182,7 +182,7 @@ def unused_input(step: StepFacts) -> Iterator[Found]:
             if not isinstance(value, Value) or value.opaque or not value.storage or value.storage in returned:
                 continue
             readers = needed.get(value.storage, ())
-            if any(call in _around(reader) for reader in readers) or _is_named_causal(step, call, value):
+            if any(call in calls_around(reader) for reader in readers) or _is_named_causal(step, call, value):
                 continue
             yield Found(
                 call,
@@ -197,17 +197,9 @@ def _is_named_causal(step: StepFacts, module: Call, mask: Value) -> bool:
     for call in step.rank.calls if is_square else ():
         args, kwargs = call.inputs
         given = dict(zip(call.arguments, args, strict=False)) | kwargs
-        if given.get("is_causal") is True and module in _around(call):
+        if given.get("is_causal") is True and module in calls_around(call):
             return True
     return False
-
-
-def _around(call: Call) -> list[Call]:
-    found = []
-    while call.parent is not None:
-        call = call.parent
-        found.append(call)
-    return found
 
 
 def _needed(step: StepFacts, outermost: Iterable[Call]) -> dict[int, list[Call]]:

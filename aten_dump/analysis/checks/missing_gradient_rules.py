@@ -3,8 +3,8 @@
 Theory of operation
     A parameter that an optimizer holds and that the loss depends on gets a gradient, unless something between the two
     cuts it off: it is detached, runs without grad, makes something that has no gradient (an index, a comparison, a
-    number of Python's), or has a derivative that is zero everywhere. The last is told from numbers that happen to be
-    zero by its backward: what it hands on was made of nothing that backward was given.
+    number of Python's), or has a derivative that is zero everywhere. Then backward hands on zeros that it makes of
+    nothing. A gradient that happens to be zero is computed from what backward was given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...dump import Call, Value
 from ...store.op_names import reads_no_elements
 from ..rerun.shared_memory import moment_of
 from .rule import Found, Rule
-from .step_facts import StepFacts
+from .step_facts import StepFacts, calls_around
 
 _DETACHES: Final = ("detach", "detach_")
 _TO_PYTHON: Final = "aten::_local_scalar_dense"
@@ -35,7 +35,8 @@ def _without(step: StepFacts) -> Iterator[Found]:
     trained = {one.leaf.storage for one in step.accumulated.values()}
     held = {name for names in step.held.values() for name in names if name} - set(step.named)
     for number, (leaf, reader) in enumerate(step.parameters_read.values()):
-        is_used = reader.id in step.into_loss or (reader.op == _TO_PYTHON and _is_in_module(reader))
+        is_handed_on = reader.op == _TO_PYTHON and any(one.kind == "module" for one in calls_around(reader))
+        is_used = is_handed_on or reader.id in step.into_loss
         names = [name for name in held if not reader.module or name.startswith(f"{reader.module}.")]
         if leaf.storage in trained or not is_used or not names:
             continue
@@ -43,13 +44,6 @@ def _without(step: StepFacts) -> Iterator[Found]:
         text = "" if cut is None else f": {cut.name} cuts it off"
         name = names[0] if len(names) == 1 else f"a parameter of {reader.module or 'the model'} {list(leaf.shape)}"
         yield Found(cut or reader, f"{name} is computed into the loss and gets no gradient{text}")
-
-
-def _is_in_module(call: Call) -> bool:
-    around = call.parent
-    while around is not None and around.kind != "module":
-        around = around.parent
-    return around is not None
 
 
 def _is_limited(call: Call) -> bool:
@@ -81,7 +75,7 @@ def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
 
 def _with_zeros(step: StepFacts) -> Iterator[Found]:
     for name in sorted({name for names in step.held.values() for name in names} & set(step.named)):
-        if not _is_zero(step, step.rank.gradients[name]):
+        if not step.is_zero(step.rank.gradients[name]):
             continue
         leaf = step.named[name][0]
         cut = _flat(step, leaf)
@@ -105,19 +99,14 @@ def _flat(step: StepFacts, leaf: Value) -> Call | None:
 def _hands_on_zeros(step: StepFacts, node: Call) -> bool:
     """Return True if all that a node hands on is zero and made of nothing, though it is given something else."""
     given, handed = ([value for _, value in slots] for slots in (node.input_values(), node.output_values()))
-    if not given or not handed or any(_is_zero(step, value) for value in given):
+    if not given or not handed or any(step.is_zero(value) for value in given):
         return False
     for value in handed:
         maker = step.flow.maker(value)
         is_computed = maker is None or (step.flow.reads(maker) and not reads_no_elements(maker.op))
-        if is_computed or not _is_zero(step, value):
+        if is_computed or not step.is_zero(value):
             return False
     return True
-
-
-def _is_zero(step: StepFacts, value: Value) -> bool:
-    contents = step.contents(value)
-    return contents is not None and contents.finite and contents.low == 0 and contents.high == 0
 
 
 RULES: Final = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ...dump import Call, Value
+from ...dump import Call
 from ..flow.leaves import LeafGradient
 from ..rerun.shared_memory import Moment, moment_of
 from .memory_rules import same_elements
@@ -108,14 +108,9 @@ def _begins_anew(before: StepFacts, old: Pass, step: StepFacts, new: Pass) -> bo
         for child in step.rank.call(number).children:
             written = {value.storage for _, value in child.written_values()}
             sums = [value for _, value in child.input_values() if value.storage in written]
-            if any(_is_something(step, value) for value in sums):
+            if not all(map(step.is_zero, sums)):
                 return False
     return True
-
-
-def _is_something(step: StepFacts, value: Value) -> bool:
-    contents = step.contents(value)
-    return contents is None or not contents.finite or bool(contents.low or contents.high)
 
 
 def repeated_pass(step: StepFacts) -> Iterator[Found]:
@@ -123,7 +118,7 @@ def repeated_pass(step: StepFacts) -> Iterator[Found]:
     for first, second in pairwise(_passes(step)):
         pairs = _counterparts(first, second)
         is_same = bool(pairs) and all(same_elements(one.gradient, two.gradient) for one, two in pairs)
-        if is_same and any(one.gradient.numel > 1 and _is_something(step, one.gradient) for one, _ in pairs):
+        if is_same and any(one.gradient.numel > 1 and not step.is_zero(one.gradient) for one, _ in pairs):
             yield Found(
                 second.begins,
                 f"it brings bitwise the gradients that {_place(first.begins)} has brought: one batch, or one loss, "

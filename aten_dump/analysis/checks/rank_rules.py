@@ -176,9 +176,7 @@ def _common(step: StepFacts, other: StepFacts) -> list[str]:
 def _is_reduced(step: StepFacts, other: StepFacts, name: str) -> bool:
     """Return True if both ranks apply the same gradient, which is not all zeros, to a parameter."""
     pair = _applied(step, other, name)
-    contents = step.contents(pair[0])
-    is_zero = contents is not None and contents.finite and contents.low == 0 and contents.high == 0
-    return pair[0].numel > 1 and not is_zero and bool(same_elements(*pair))
+    return pair[0].numel > 1 and not step.is_zero(pair[0]) and bool(same_elements(*pair))
 
 
 def _applied(step: StepFacts, other: StepFacts, name: str) -> tuple[Value, Value]:

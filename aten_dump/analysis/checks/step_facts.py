@@ -110,6 +110,11 @@ class StepFacts:
         """Return range and counts of a value's elements, None where nothing is known."""
         return self.contents_table.of(value)
 
+    def is_zero(self, value: Value) -> bool:
+        """Return True if all elements of a value are known to be zero."""
+        contents = self.contents(value)
+        return contents is not None and contents.finite and contents.low == 0 and contents.high == 0
+
     def runs_in(self, call: Call, file: str, *functions: str) -> bool:
         """Return True if a call was made by one of some functions of torch's, in a file of this name."""
         return any(
@@ -295,3 +300,12 @@ def _base(op: str) -> str:
 def _first_text(call: Call) -> str:
     given: Any = call.record.args[0] if call.record.args else ""
     return given if isinstance(given, str) else ""
+
+
+def calls_around(call: Call) -> list[Call]:
+    """Return the calls that a call is part of, the innermost first."""
+    found = []
+    while call.parent is not None:
+        call = call.parent
+        found.append(call)
+    return found

@@ -796,7 +796,7 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 def _move(tensor: torch.Tensor, jitter: float, exact: float, generator: torch.Generator) -> None:
     """Move elements by so much of themselves, but for whole numbers up to a size that their dtype holds exactly.
 
-    Rounding does not touch a mask of zeros and ones: moved, it would let through what it masks with.
+    Rounding does not change a mask of zeros and ones. If it were moved, what it hides would show.
     """
     kept = once(tensor)
     is_whole = (kept == kept.round()) & (kept.abs() <= exact)

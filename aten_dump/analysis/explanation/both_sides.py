@@ -7,7 +7,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -52,9 +52,13 @@ class Evaluated:
     unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
     parts: PartsFound | None = None  # where parts of the other side's values were looked for
-    covered: tuple[Covered, ...] = ()  # values of one side that parts of the other side cover
     notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
     reordered: bool = False  # the sides were given the rows of their batch in different orders
+
+    @property
+    def covered(self) -> Sequence[Covered]:
+        """The values of one side that parts of the other side cover."""
+        return () if self.parts is None else self.parts.covered
 
     @property
     def differs(self) -> bool:
@@ -167,7 +171,7 @@ def _settled(
         parts = _parts(sides, steps, contents, found)
         if parts.meet():
             again = ask(sides)
-            found = replace(again, notes=(*again.notes, *parts.notes), covered=tuple(parts.covered))
+            found = replace(again, notes=(*again.notes, *parts.notes))
         found = replace(found, parts=parts)
     return found
 
@@ -208,7 +212,10 @@ def _with_ends(
     elif _is_scaled_back(odd, ends):
         odd, notes = (
             ([], []),
-            (*notes, "losses and gradients differ, and the gradients that the optimizer gets are the same: a scale"),
+            (
+                *notes,
+                "losses and gradients differ, and the optimizer gets the same, as where a loss is scaled",
+            ),
         )
     unknown = tuple(in_memory.unknown)
     if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):

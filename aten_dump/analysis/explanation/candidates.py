@@ -1,10 +1,11 @@
 """Which call behind the cut is asked first, on either side: of many, the one that may be the cause.
 
 Theory of operation
-    The walk back from ends that differ finds all that one side alone makes. Much of it may be another way to the same:
-    a cache's pages, tokens sorted by expert, a rotary table as complex numbers. So the first call in execution order is
-    taken of those that lead to what both programs make at one line and that came out otherwise, and that lead to
-    nothing that came out right. Where the two first ones make integers or tables, what computes is asked before.
+    The walk back from ends that differ finds all that one side alone makes. Some of it may be another way to the same
+    result: a cache's pages, tokens sorted by expert, a rotary table as complex numbers. So not every call is asked. A
+    call counts if it leads to the first call that both programs make at one line and that came out otherwise, and if
+    it leads to nothing that came out right. Of these the first in execution order is taken. Where both sides' first
+    calls make integers or tables, calls that compute are asked before them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import read_op_name, reads_no_elements
+from ...store.op_names import reads_no_elements
 from ..cone.cone import Cone, cone_of, made_of_nothing
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..flow.argument_differences import argument_differences
-from ..flow.moving_ops import MOVES
+from ..flow.moving_ops import moves_elements
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .other_layout import FORWARD
@@ -37,9 +38,6 @@ class Candidates:
     """Finds the calls that may be the cause.
 
     It has more than twenty methods, one for each thing that may put a call behind others.
-
-    Attributes:
-        is_in_other_order: one side's rows are in another order than the other's.
     """
 
     def __init__(
@@ -61,27 +59,27 @@ class Candidates:
         self._sources = sources
         self._ends = ends
         self._pairs = pairs
-        self.is_in_other_order = False
 
-    def find(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
-        """Return the first call of either cone that may be the cause.
+    def find(self, cones: tuple[Cone, Cone], kinds: Container[str], *, in_other_order: bool) -> list[Call | None]:
+        """Return the call of either cone to ask first.
 
-        What came out right further on is left out first. Where both sides make integers in two ways (which tokens an
-        expert gets), or tables of nothing, these may lay out the work: what computes is asked before.
+        Args:
+            cones: what lies behind the ends that differ.
+            kinds: of these ends.
+            in_other_order: one side's rows are in another order than the other's.
         """
         behind = self._behind_first_like(0, cones[0]), self._behind_first_like(1, cones[1])
         right = [self._came_right(side, cone) for side, cone in enumerate(cones)]
-        rest = self._without(behind, right)
-        firsts = self._firsts(rest, kinds)
+        firsts = self._firsts(_without(behind, right), kinds, in_other_order)
         if any(self._reads_of(side, call, right[side]) for side, call in enumerate(firsts)):
-            firsts = self._firsts(behind, kinds)  # what is read may have come right by chance, as before a norm
+            firsts = self._firsts(behind, kinds, in_other_order)  # what it reads was right by chance, as before a norm
         firsts = self._beside_each_other(cones, firsts)
         if firsts[0] is None or firsts[1] is None or firsts[0].op == firsts[1].op:
             return firsts
         asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
         if all(map(_makes_integers, filter(None, firsts))):
             return asked if any(asked) else firsts
-        if all(self.lines) and any(read_op_name(call.op).name in MOVES for call in firsts if call is not None):
+        if all(self.lines) and any(moves_elements(call.op) for call in firsts if call is not None):
             alone = [call if self._is_lacking(side, call, cones[1 - side]) else None for side, call in enumerate(asked)]
             if any(alone):
                 return alone
@@ -110,7 +108,7 @@ class Candidates:
             return cone
         return cone_of(self._sides[side], others, [value for _, value in found.result_values()])
 
-    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str]) -> list[Call | None]:
+    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str], in_other_order: bool) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
         A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
@@ -121,7 +119,7 @@ class Candidates:
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
             left_out: set[int] = set() if made[1 - side] else made[side]
-            if self.is_in_other_order:
+            if in_other_order:
                 left_out = left_out | self._ordering(side, cone)
             if kinds != FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in FORWARD]
@@ -159,12 +157,6 @@ class Candidates:
             self.is_odd(side, value) for value in made
         )
 
-    def _without(self, cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
-        """Return cones without some calls; a cone of which nothing would be left is whole."""
-        rest = [{n: call for n, call in cone.calls.items() if n not in left_out[i]} for i, cone in enumerate(cones)]
-        one, other = (replace(cone, calls=calls or cone.calls) for cone, calls in zip(cones, rest, strict=True))
-        return one, other
-
     def _reads_of(self, side: int, call: Call | None, makers: set[int]) -> bool:
         """Return True if a call reads what one of some calls made."""
         flow = self._sides[side].flow
@@ -182,7 +174,7 @@ class Candidates:
         """Return the first call of a cone that computes floats, no table, of nothing but what both sides have."""
         flow, others = self._sides[side].flow, self._sides[1 - side].holders
         for _, call in sorted(cone.calls.items()):
-            is_aside = flow.is_view(call) or read_op_name(call.op).name in MOVES or call.id in self._tables[side]
+            is_aside = flow.is_view(call) or moves_elements(call.op) or call.id in self._tables[side]
             if not (_makes_integers(call) or reads_no_elements(call.op) or is_aside):
                 read = [self._sides[side].numbers.get(value.id) for _, value in flow.reads(call)]
                 if read and all(number in others for number in read):
@@ -314,6 +306,13 @@ class Candidates:
     def is_odd(self, side: int, value: Value) -> bool:
         """Return True if the other side does not have a value."""
         return self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders
+
+
+def _without(cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
+    """Return cones without some calls; a cone of which nothing would be left is whole."""
+    rest = [{n: call for n, call in cone.calls.items() if n not in left_out[i]} for i, cone in enumerate(cones)]
+    one, other = (replace(cone, calls=calls or cone.calls) for cone, calls in zip(cones, rest, strict=True))
+    return one, other
 
 
 def are_asked_otherwise(target: Call, baseline: Call) -> bool:

@@ -109,7 +109,6 @@ class Causes:
         if (alone := left_alone(odd, flows)) is not None:
             return self._unread(odd) or _at("left", *alone)
         self._layout = OtherLayout(self._sides, self._ends, odd, self._parts)
-        self._candidates.is_in_other_order = self._layout.is_in_other_order
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
         odd = self._layout.rest
@@ -129,7 +128,7 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
-        firsts = self._candidates.find(cones, kinds)
+        firsts = self._candidates.find(cones, kinds, in_other_order=self._layout.is_in_other_order)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(first_odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -242,9 +241,8 @@ class Causes:
             wanted, flow = self._given(side, call), self._sides[1 - side].flow
             likes = [one for one in flow.calls() if one.op == call.op and self._given(1 - side, one) == wanted]
             pairs = [(like, call) if side else (call, like) for like in likes]
-            pairs = [
-                *takewhile(lambda pair: are_asked_otherwise(*pair), pairs)
-            ]  # then the other side has this very call
+            # A pair that is the same ends the search: the other side makes this very call.
+            pairs = [*takewhile(lambda pair: are_asked_otherwise(*pair), pairs)]
             is_alone = self._candidates.is_at_this_line_alone(side, call)
             pairs = [p for p in pairs if self._candidates.is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
             if pairs:

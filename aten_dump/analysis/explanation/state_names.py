@@ -23,7 +23,7 @@ from ..signatures.signature import sign_value
 
 Group: TypeAlias = Literal["parameters", "buffers", "optimizer state", "gradient scaler", "data"]
 _ORDER: Final[tuple[Group, ...]] = ("parameters", "buffers", "optimizer state", "gradient scaler", "data")
-# What one side alone reads of these was not lost: inputs that the other side needs not, a scale made at its first use.
+# One of these that one side alone reads was not lost: an input that the other does not use, a scale that is made late.
 _ON_ONE_SIDE: Final = ("buffers", "gradient scaler", "data")
 _SCALES: Final = "_amp_update_scale_"
 _MOMENTS: Final = {"addcmul_": "exp_avg_sq", "lerp_": "exp_avg"}  # by what torch's optimizers write them with

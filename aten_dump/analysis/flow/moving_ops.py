@@ -2,7 +2,9 @@
 
 from typing import Final
 
-MOVES: Final = frozenset(
+from ...store.op_names import read_op_name
+
+_MOVES: Final = frozenset(
     (
         *(
             "where",
@@ -19,3 +21,8 @@ MOVES: Final = frozenset(
         *("_unsafe_view", "_reshape_copy", "slice_backward", "select_backward", "repeat_interleave"),
     )
 )
+
+
+def moves_elements(op: str) -> bool:
+    """Return True if an op, in place or not, only hands on elements of what it is given."""
+    return read_op_name(op).name.rstrip("_") in _MOVES

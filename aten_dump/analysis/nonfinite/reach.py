@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 from ...dump import Call, RankDump, Value
 from ...store import records
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
-from ..flow.moving_ops import MOVES
+from ..flow.moving_ops import moves_elements
 from .explanations import numbers_given
 from .value_range import Contents, ContentsTable
 
@@ -144,7 +144,7 @@ class Reach:
         self, call: Call, taken: _Held, made: Iterable[tuple[int, Moment]], new: Mapping[Moment, _Held]
     ) -> None:
         is_test = _tests_for_nonfinite(call)
-        moves = read_op_name(call.op).name.rstrip("_") in MOVES
+        moves = moves_elements(call.op)
         for number, moment in made:
             value, contents = self._rank.value_by_id(number), self._of(number)
             own = new.get(moment, _NOTHING)

@@ -5,8 +5,9 @@ Theory of operation
     its arguments with numbers for tensors. Calls of equal keys compute the same by construction, whatever the digits
     say, and their results get the same numbers.
     A value that is no more than rounding (a sum that cancels to nothing) has no digits to go by. All such values of a
-    size share a number, and so does every value that is as small as their noise. One whose digits rounding decides at
-    full size, such as the sign of such a sum, is known by its key alone, and so is one without a finite element.
+    size share the number of zero, and so does every value that is as small as their noise. One whose digits rounding
+    decides at full size, such as the sign of such a sum, is known by its key alone, and so is one without a finite
+    element.
 """
 
 from __future__ import annotations

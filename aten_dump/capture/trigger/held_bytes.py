@@ -37,7 +37,7 @@ class _Area:
     """Memory of one size, of which parts are taken and given back."""
 
     def __init__(self, nbytes: int) -> None:
-        self._memory = _aligned(nbytes)  # pages that nothing was copied to are none yet
+        self._memory = _aligned(nbytes)  # the system gives its pages as bytes are copied to them
         self._free: list[tuple[int, int]] = [(0, nbytes)]  # in order, none beside another
         self._last = 0  # where the part that was taken last ends
 

@@ -110,7 +110,7 @@ class _Words:
         self._views: dict[tuple[int, tuple[int, int]], np.ndarray] = {}  # by address of a storage, and which bytes
 
     def are_as_seen(self, tensor: torch.Tensor, state: StorageState) -> bool:
-        """Return True if the words of a tensor's whole storage are known to be what they were: soon, as most are."""
+        """Return True if the whole storage of a tensor holds the words that were seen: the quick answer for most."""
         seen = self._seen.get(state.id)
         return (
             seen is not None
@@ -121,7 +121,7 @@ class _Words:
         )
 
     def saw(self, tensor: torch.Tensor, state: StorageState, extents: _Extents) -> None:
-        """Note what a storage's version was seen to hold: one that is looked at in parts has no answer that is soon."""
+        """Note the words of a version of a storage; one that is looked at in parts has no quick answer."""
         whole = 0, state.nbytes
         address = address_of_storage(tensor)
         view = self._views.get((address, whole))

@@ -43,7 +43,7 @@ def scaled(path: Path, scale: float, *, undone: bool = True) -> None:
 def test_a_scale_that_is_taken_out_of_the_gradients_is_a_note(tmp_path: Path) -> None:
     found = both(tmp_path, lambda path: scaled(path, 1024.0), lambda path: scaled(path, 1.0))
     assert found.exit_code == 0, found.answer()
-    assert "the gradients that the optimizer gets are the same: a scale" in found.answer()
+    assert "the optimizer gets the same, as where a loss is scaled" in found.answer()
 
 
 def test_a_scale_that_stays_in_the_gradients_is_a_difference(tmp_path: Path) -> None:
