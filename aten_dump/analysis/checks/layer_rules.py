@@ -75,8 +75,10 @@ def _only(values: list[tuple[str, Value]]) -> Value | None:
 
 def dead_layer(step: StepFacts) -> Iterator[Found]:
     """All inputs of a ReLU are negative: nothing passes it, and no gradient comes back."""
-    for call in step.ops("relu"):
+    for call in step.ops("relu", "hardtanh"):
         given = _only(call.input_values())
+        if not call.op.startswith("aten::relu") and _argument(*call.inputs, 1, "min_val", -1.0) != 0:
+            continue  # of hardtanh only relu6
         if call.phase != "forward" or given is None or given.numel < _FEWEST or call.grad_enabled is not True:
             continue
         contents = step.contents(given)

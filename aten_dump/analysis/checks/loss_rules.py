@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ...dump import Call, Value
 from ...store.op_names import read_op_name
+from ..rerun.shared_memory import Moment, moment_of
 from .rule import Found, Rule
 from .step_facts import StepFacts
 
@@ -16,6 +17,8 @@ _LINEAR: Final = ("addmm", "mm", "linear", "matmul", "bmm")
 _CONVOLUTIONS: Final = ("convolution", "mkldnn_convolution", "cudnn_convolution")
 _VIEWS: Final = ("view", "_unsafe_view", "reshape", "expand", "slice", "alias", "detach", "_to_copy", "clone")
 _DEEPEST: Final = 8
+_TERMS: Final = ("add", "sub", "rsub", "stack", "cat")
+_KEEPS_TERMS: Final = (*_TERMS, "sum", "mean", "mul", "div", "neg", "unsqueeze", "view")
 
 
 def detached_term(step: StepFacts) -> Iterator[Found]:
@@ -24,15 +27,44 @@ def detached_term(step: StepFacts) -> Iterator[Found]:
         waiting, seen = [root], set[int]()
         while waiting:
             call = step.flow.maker(waiting.pop())
-            if call is None or call.id in seen or read_op_name(call.op).name.rstrip("_") != "add":
+            name = "" if call is None else read_op_name(call.op).name.rstrip("_")
+            if call is None or call.id in seen or name not in _KEEPS_TERMS:
                 continue
             seen.add(call.id)
-            terms = [(slot, value) for slot, value in call.input_values() if value.numel == 1]
-            sent = {slot for node in call.backward if node.kind == "node" for slot, _ in node.output_values()}
-            if len(terms) == 2 and len(sent) == 1:
-                lost = next(v for slot, v in terms if slot.replace("input", "output") not in sent)
-                yield from _detached(step, call, lost)
-            waiting += [value for _, value in terms]
+            given = call.input_values()
+            waiting += [value for _, value in given]
+            terms = [(slot, value) for slot, value in given if value.numel == 1]
+            sent = _sent(call)
+            if name in _TERMS and sent:
+                lost = [value for slot, value in terms if slot not in sent and len(terms) > 1]
+                kept = {moment_of(value) for slot, value in terms if slot in sent}
+                for value in lost + _numbers_of_parameters(step, call):
+                    if not _is_made_of(step, value, kept):
+                        yield from _detached(step, call, value)
+
+
+def _numbers_of_parameters(step: StepFacts, call: Call) -> list[Value]:
+    """Return the tensors whose number, as ``item()`` gave it to Python, a call is given as it is."""
+    numbers = {one for one in call.inputs[0] if isinstance(one, float) and not one.is_integer()}
+    found: dict[float, Value] = {}
+    for shown in step.ops("_local_scalar_dense") if numbers else ():
+        value = shown.input_values()[0][1]
+        contents = step.contents(value) if shown.id < call.id else None
+        if contents is not None and contents.finite and contents.low in numbers:
+            found[contents.low] = value
+    return list(found.values())
+
+
+def _is_made_of(step: StepFacts, term: Value, kept: set[Moment]) -> bool:
+    """Return True if a term is computed from another of the sum: then the sum has that one's gradient on purpose."""
+    read = {moment_of(given) for call in step.behind([term]).values() for _, given in step.flow.reads(call)}
+    return bool(kept & (read | {moment_of(term)}))
+
+
+def _sent(call: Call) -> set[str]:
+    """Return the inputs of a call that its backward sends a gradient for."""
+    slots = {slot for node in call.backward if node.kind == "node" for slot, _ in node.output_values()}
+    return {slot.replace("output", "input", 1) for slot in slots}
 
 
 def _detached(step: StepFacts, call: Call, term: Value) -> Iterator[Found]:
@@ -77,12 +109,16 @@ def softmax_twice(step: StepFacts) -> Iterator[Found]:
         if maker is None or call.phase != "forward" or given is None:
             continue
         first, first_dim = _softmax_of(maker) if read_op_name(maker.op).name in _SOFTMAX else (None, 0)
-        if first is not None and _from_end(first, first_dim) == _from_end(given, dim):
+        if first is not None and _is_along(first, first_dim, given, dim, maker):
             yield Found(call, f"log_softmax of what {maker.name} ({maker.where}) has normalised: give it the logits")
 
 
-def _from_end(value: Value, dim: int) -> int:
-    return dim if dim < 0 else dim - len(value.shape)
+def _is_along(first: Value, first_dim: int, given: Value, dim: int, maker: Call) -> bool:
+    """Return True if a softmax that a call took along a dimension is taken once more along it, maybe in a view."""
+    made = maker.output_values()[0][1]
+    if made.storage == given.storage and given.storage:
+        return made.shape[first_dim] == given.shape[dim] and made.stride[first_dim] == given.stride[dim]
+    return first_dim % len(first.shape) - len(first.shape) == dim % len(given.shape) - len(given.shape)
 
 
 def _softmax_of(call: Call) -> tuple[Value | None, int]:

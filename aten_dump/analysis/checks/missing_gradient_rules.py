@@ -20,7 +20,7 @@ from .step_facts import StepFacts, calls_around
 
 _DETACHES: Final = ("detach", "detach_")
 _TO_PYTHON: Final = "aten::_local_scalar_dense"
-_MOST: Final = 16  # parameters of which it is searched where their gradient is cut off
+_MOST: Final = 16  # parameters of which it is searched where their gradient is cut off; others lead to these places
 
 
 def no_gradient(step: StepFacts) -> Iterator[Found]:
@@ -34,13 +34,20 @@ def no_gradient(step: StepFacts) -> Iterator[Found]:
 def _without(step: StepFacts) -> Iterator[Found]:
     trained = {one.leaf.storage for one in step.accumulated.values()}
     held = {name for names in step.held.values() for name in names if name} - set(step.named)
-    for number, (leaf, reader) in enumerate(step.parameters_read.values()):
+    behind: dict[int, Call] = {}  # the ops that lead to a place where gradients are cut off
+    searched = 0
+    for leaf, reader in step.parameters_read.values():
         is_handed_on = reader.op == _TO_PYTHON and any(one.kind == "module" for one in calls_around(reader))
         is_used = is_handed_on or reader.id in step.into_loss
         names = [name for name in held if not reader.module or name.startswith(f"{reader.module}.")]
         if leaf.storage in trained or not is_used or not names:
             continue
-        cut = _cut_off(step, leaf) if number < _MOST else None
+        if searched < _MOST:
+            cut = _cut_off(step, leaf)
+            searched += 1
+            behind |= {} if cut is None else dict.fromkeys(step.behind([v for _, v in cut.input_values()]), cut)
+        else:
+            cut = behind.get(reader.id)
         text = "" if cut is None else f": {cut.name} cuts it off"
         name = names[0] if len(names) == 1 else f"a parameter of {reader.module or 'the model'} {list(leaf.shape)}"
         yield Found(cut or reader, f"{name} is computed into the loss and gets no gradient{text}")
@@ -55,7 +62,7 @@ def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
     moments = {moment_of(leaf)}
     detached = {
         moment_of(value): call
-        for call in step.apis(*_DETACHES)
+        for call in (*step.apis(*_DETACHES), *_by_data(step))
         for _, value in call.input_values()
         if call.phase == "forward"
     }
@@ -71,6 +78,13 @@ def _cut_off(step: StepFacts, leaf: Value) -> Call | None:
             return call
         moments |= {moment_of(value) for value in made}
     return None
+
+
+def _by_data(step: StepFacts) -> Iterator[Call]:
+    """Yield the ops that ``.data`` is; those within a function of torch's save what its backward needs."""
+    for call in step.ops("detach"):
+        if call.grad_enabled and (call.parent is None or call.parent.kind == "module"):
+            yield call
 
 
 def _with_zeros(step: StepFacts) -> Iterator[Found]:

@@ -14,9 +14,8 @@ from ..flow.leaves import accumulations
 from .rule import Found, Rule
 from .step_facts import OptimizerStep, StepFacts
 
-_CLIPS: Final = ("torch/nn/utils/clip_grad.py", "clip_grad_norm_", "clip_grad_value_", "_clip_grads_with_norm_")
 _CLAMPS: Final = ("clamp", "clip", "clamp_min", "clamp_max", "_foreach_clamp_min", "_foreach_clamp_max")
-_ADDS: Final = ("add", "_foreach_add")
+_SCALES: Final = ("mul", "div", "_foreach_mul", "_foreach_div")
 
 
 def gradient_dropped(step: StepFacts) -> Iterator[Found]:
@@ -107,16 +106,27 @@ def no_optimizer(step: StepFacts) -> Iterator[Found]:
     """A parameter gets a gradient, no optimizer holds it, and others of the same part of the model are held."""
     held = {name for names in step.held.values() for name in names if name}
     parts = {_part(name) for name in held}
+    holds_old = _holds_what_gets_nothing(step)
     # What an optimizer holds without a name may be copies or flat parameters: then the parameter itself is written too.
     written = {value.storage for call in step.flow.calls() if call.mutated for _, value in call.written_values()}
     last = max((one.begins.id for one in step.optimizer_steps), default=0)
     for name in step.trainable:
         leaf, accumulated = step.named.get(name, (None, 0))
-        if name in held or leaf is None or leaf.storage in written or accumulated > last or _part(name) not in parts:
+        if name in held or leaf is None or leaf.storage in written or accumulated > last:
+            continue
+        if _part(name) not in parts and not holds_old:
             continue
         reader = step.leaves.get(leaf.record.place, (leaf, None))[1]
         if reader is not None and not _is_held_elsewhere(step, name):
             yield Found(reader, f"{name} gets a gradient, and no optimizer holds it: it is never updated")
+
+
+def _holds_what_gets_nothing(step: StepFacts) -> bool:
+    """Return True if an optimizer holds tensors that are in no model and get no gradient, as a replaced layer's are."""
+    old = sum(not name for names in step.held.values() for name in names)
+    known = {leaf.record.place for leaf, _ in step.named.values()}
+    others = {one.leaf.record.place for one in step.accumulated.values()} - known
+    return bool(step.trainable) and step.knows_all_gradients and old > len(others)
 
 
 def _part(name: str) -> str:
@@ -202,11 +212,26 @@ def clip_after_step(step: StepFacts) -> Iterator[Found]:
 
 
 def clippings(step: StepFacts) -> Iterator[Call]:
-    """Yield the ops that clip gradients in place: clamps, and what torch's functions multiply them by."""
-    for call in step.ops("_foreach_mul", "mul", *_CLAMPS):
-        is_clamp = read_op_name(call.op).name.rstrip("_") in _CLAMPS and call.phase != "optimizer"
-        if call.mutated and (is_clamp or step.runs_in(call, *_CLIPS)):
+    """Yield the ops that clip gradients in place: clamps, and products with a number that is made of gradients."""
+    for call in step.ops("copy", *_SCALES, *_CLAMPS):
+        if not call.mutated or call.phase != "forward":
+            continue
+        name = read_op_name(call.op).name.rstrip("_")
+        scales = call if name in _SCALES else None
+        if name == "copy" and len(call.input_values()) > 1:
+            maker = step.flow.maker(call.input_values()[1][1])
+            scales = maker if maker is not None and read_op_name(maker.op).name in _SCALES else None
+        if name in _CLAMPS or (scales is not None and _is_scaled_by_gradients(step, scales)):
             yield call
+
+
+def _is_scaled_by_gradients(step: StepFacts, call: Call) -> bool:
+    """Return True if a product is one with a number that is computed from gradients."""
+    gradients = step.gradient_storages
+    given = [value for _, value in call.input_values() if value.is_floating and value.storage not in gradients]
+    numbers = [value for value in given if value.numel == 1]
+    read = {v.storage for made in step.behind(numbers).values() for _, v in step.flow.reads(made)}
+    return bool(read & gradients.keys())
 
 
 def _held_by_steps(step: StepFacts) -> Iterator[tuple[OptimizerStep, list[str]]]:
@@ -249,5 +274,5 @@ RULES: Final = (
         ("whole", "aten", "contents"),
         stale_gradient,
     ),
-    Rule("clip-after-step", "gradients are clipped after optimizer.step()", ("aten", "stacks"), clip_after_step),
+    Rule("clip-after-step", "gradients are clipped after optimizer.step()", ("aten",), clip_after_step),
 )

@@ -45,7 +45,10 @@ _ADDS_UP: Final = (
 )
 _MANY: Final = 256  # terms, which bfloat16 can count
 _LOST: Final = 1 / 8  # of a sum
-_INDEXES: Final = ("embedding", "index", "index_select", "gather", "take", "index_put", "scatter", "index_add")
+_INDEXES: Final = (
+    *("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_select", "gather", "take"),
+    *("index_put", "scatter", "index_add"),
+)
 
 
 def half_angle(step: StepFacts) -> Iterator[Found]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ...dump import Call, Value
-from ...store.op_names import is_collective, read_op_name
+from ...store.op_names import UNSCALE_GRADIENTS, is_collective, read_op_name
 from ..rerun.shared_memory import extent
 from .memory_rules import same_elements
 from .optimizer_rules import listed
@@ -19,7 +19,8 @@ from .rule import Found, Rule
 from .step_facts import StepFacts
 
 # Ops whose result holds a gradient if it is given one: sums, scaled and copied ones.
-_LINEAR: Final = ("copy", "to_copy", "clone", "mul", "div", "add", "sub", "neg", "cat", "stack")
+_UNSCALES: Final = read_op_name(UNSCALE_GRADIENTS).name.strip("_")
+_LINEAR: Final = ("copy", "to_copy", "clone", "mul", "div", "add", "sub", "neg", "cat", "stack", _UNSCALES)
 
 
 def replicas_apart(step: StepFacts) -> Iterator[Found]:
@@ -56,6 +57,28 @@ def not_reduced(step: StepFacts) -> Iterator[Found]:
                 f"the gradient of {listed(own)} is not reduced between ranks {step.rank.rank} and {other.rank.rank}, "
                 f"as that of {reduced[0]} is: the replicas drift apart",
             )
+
+
+def never_reduced(step: StepFacts) -> Iterator[Found]:
+    """Ranks apply gradients of their own to the parameters of one model, and reduce none of them."""
+    for other in step.others:
+        names = _common(step, other)
+        own = [name for name in names if same_elements(*_applied(step, other, name)) is False]
+        is_shared = any(_is_reduced(step, other, name) for name in names)
+        if not own or is_shared or any(_is_sharded(one) or _meets_in_forward(one) for one in (step, other)):
+            continue
+        begins = next((one.begins for one in step.optimizer_steps if one.calls), None)
+        if begins is not None:
+            yield Found(
+                begins,
+                f"ranks {step.rank.rank} and {other.rank.rank} each apply a gradient of their own to {listed(own)}: "
+                "nothing reduces the gradients between them",
+            )
+
+
+def _is_sharded(step: StepFacts) -> bool:
+    """Return True if a rank gathers what it computes with, or scatters sums: it holds parts."""
+    return any(is_collective(call.op) and ("gather" in call.op or "scatter" in call.op) for call in step.flow.calls())
 
 
 class _Reduced:
@@ -212,6 +235,13 @@ RULES: Final = (
         "a gradient is not reduced between replicas, while others are",
         ("aten", "bytes", "ranks"),
         not_reduced,
+    ),
+    Rule(
+        "never-reduced",
+        "ranks that hold one model reduce no gradient between them",
+        ("aten", "bytes", "ranks"),
+        never_reduced,
+        is_default=False,
     ),
     Rule(
         "gradient-reduced-twice",

@@ -70,7 +70,7 @@ RULES: Final = (
     Rule(
         "clip-before-unscale",
         "gradients are clipped while they are still scaled",
-        ("aten", "stacks"),
+        ("aten",),
         clip_before_unscale,
     ),
 )

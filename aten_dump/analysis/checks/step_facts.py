@@ -287,7 +287,9 @@ class StepFacts:
         return found
 
     def applied(self, name: str) -> list[OptimizerStep]:
-        """Return the optimizers' steps that wrote a parameter that got a gradient."""
+        """Return the optimizers' steps that wrote a parameter that got a gradient; [] of one that nobody knows."""
+        if name not in self.named:
+            return []
         storage = self.named[name][0].storage
         return [step for step in self.optimizer_steps if storage in step.writes]
 

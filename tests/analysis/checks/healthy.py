@@ -13,7 +13,7 @@ from tests.analysis.held_out.programs import PROGRAMS as HELD_OUT
 from tests.trial.programs import PROGRAMS as TRIAL
 from tests.trial.rewritings.running import Run, load
 
-from . import loops_flow  # noqa: F401 - it adds loops
+from . import loops_flow, loops_models  # noqa: F401 - they add loops
 from .loops import LOOPS, recording
 from .trainers import TRAINERS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,35 @@ def images_of_a_constant_crop() -> tuple[nn.Module, Loss]:
 def both_halves_are_the_first() -> tuple[nn.Module, Loss]:
     model, (x, y) = TwoParts(), batch(16)
     return model, lambda half=0: F.cross_entropy(model(x.chunk(2)[half]), y.chunk(2)[half])
+
+
+@repeated
+def text_whose_position_is_kept_in_a_copy() -> tuple[nn.Module, Loss]:
+    model, text = Language(), torch.arange(200) % 20 + 1
+    state = {"at": 0}
+
+    def loss() -> Tensor:
+        at = dict(state)["at"]
+        tokens = text[at : at + 32].view(4, 8)
+        dict(state)["at"] = at + 32
+        return F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    return model, loss
+
+
+@repeated
+def cached_batch_of_a_lazy_loader() -> tuple[nn.Module, Loss]:
+    model = TwoParts()
+
+    @functools.cache
+    def load(split: str) -> tuple[Tensor, Tensor]:
+        return batch(32)
+
+    def loss() -> Tensor:
+        x, y = load("train")
+        return F.cross_entropy(model(x), y)
+
+    return model, loss
 
 
 @planted("repeated-pass")

@@ -1,9 +1,8 @@
-"""Programs on two ranks, healthy and with planted bugs: python -m tests.analysis.checks.ranks all FOLDER records each there."""
+"""Programs on two ranks, healthy and with planted bugs; `ranks_models` has more, and records each."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -492,17 +491,3 @@ def weights_averaged_beside_ddp(path: Path) -> None:
                 parameter /= 2
 
     _adjusted(_ddp(_net()), path, adjust)
-
-
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=RANK, world_size=2)
-    for name, record in {**HEALTHY, **{name: record for name, (_, record) in PLANTED.items()}}.items():
-        record(folder / name)
-        dist.barrier()
-    torch.save({}, folder / f"rank{RANK}.pt")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[2]))

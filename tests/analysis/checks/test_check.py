@@ -23,7 +23,7 @@ from tests.checkout import ROOT
 from tests.distributed.launching import launch_once
 from tests.sampling import slow_but_for
 
-from . import planted_blind, planted_flow, planted_more, ranks
+from . import planted_blind, planted_flow, planted_models, planted_more, ranks, ranks_models  # noqa: F401 - they add programs
 from .healthy import HEALTHY
 from .loops import LOOPS, batch, net
 from .planted import PLANTED
@@ -53,7 +53,7 @@ def test_a_healthy_program_raises_no_alarm(name: str, tmp_path: Path) -> None:
     assert not found.not_run and not found.exit_code
 
 
-SLOW = (planted_blind.__name__, planted_more.__name__)
+SLOW = (planted_blind.__name__, planted_models.__name__, planted_more.__name__)
 OF_FLOW = [name for name, one in PLANTED.items() if one.record.__module__ == planted_flow.__name__]
 QUICK = {name for name, one in PLANTED.items() if one.record.__module__ not in SLOW} - set(OF_FLOW) | set(OF_FLOW[::2])
 
@@ -71,13 +71,14 @@ def test_a_planted_bug_is_found_at_its_line(name: str, tmp_path: Path) -> None:
 def test_there_are_enough_programs() -> None:
     assert len(HEALTHY) >= 60
     planted = [one.rule for one in PLANTED.values()] + [rule for rule, _ in ranks.PLANTED.values()]
-    few = {name for name, rule in RULES.items() if rule.is_default and planted.count(name) < 5}
-    assert few <= {"labels-outside"}, "of which the tests below plant ten"
+    planted += [rule for rule, _ in planted_models.SELECTED.values()] + ["repeated-batch"] * len(planted_flow.REPEATED)
+    planted += ["labels-outside"] * len(LABELS)
+    assert {name: planted.count(name) for name in RULES if planted.count(name) < 10} == {}
 
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks").folder
+    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks_models").folder
 
 
 @pytest.mark.slow
@@ -148,16 +149,13 @@ def _step(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
         optimizer.step()
 
 
-@pytest.mark.parametrize("rule", ["training-in-eval", "update-stalls"])
-def test_a_rule_that_is_not_certain_is_selected(rule: str, tmp_path: Path) -> None:
-    model = net().to(torch.bfloat16).eval()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor"), model=model):
-        x, y = batch()
-        F.cross_entropy(model(x.to(torch.bfloat16)).float(), y).backward()
-        optimizer.step()
+@pytest.mark.parametrize("name", slow_but_for(list(planted_models.SELECTED)[::5], planted_models.SELECTED))
+def test_a_rule_that_is_not_certain_is_selected(name: str, tmp_path: Path) -> None:
+    rule, record = planted_models.SELECTED[name]
+    record(tmp_path / "dump")
     assert not check(tmp_path / "dump").findings
-    assert {finding.rule for finding in check(tmp_path / "dump", select=["all"]).findings} >= {rule}
+    assert {finding.rule for finding in check(tmp_path / "dump", select=[rule]).findings} == {rule}
+    assert rule in {finding.rule for finding in check(tmp_path / "dump", select=["all"]).findings}
 
 
 @pytest.mark.parametrize("name", slow_but_for(["workers that are seeded alike"], planted_flow.REPEATED))
