@@ -88,6 +88,25 @@ def states_between_pieces_by_their_data(path: Path) -> None:
     train(path, model, model.loss)
 
 
+@planted("no-gradient")
+def trunk_of_a_reward_model_detached(path: Path) -> None:
+    class Net(Trained):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.head = Pretrained("gpt2").inner.transformer, nn.Linear(16, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            states = self.trunk(ids).last_hidden_state
+            states = states.detach()  # bug
+            return self.head(states.mean(1))
+
+        def loss(self) -> Tensor:
+            return F.cross_entropy(self(torch.randint(3, 40, (3, 10))), torch.randint(0, 3, (3,)))
+
+    model = Net()
+    train(path, model, model.loss, steps=1)
+
+
 # -- optimizers ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from aten_dump import ConfigError, DumpConfig, DumpMode, check, open_dump
 from aten_dump.analysis.check import Finding
 from aten_dump.analysis.checks.rules import RULES
+from aten_dump.analysis.checks.step_facts import StepFacts
 from aten_dump.cli.main import main
 from tests.checkout import ROOT
 from tests.distributed.launching import launch_once
@@ -66,6 +67,18 @@ def test_a_planted_bug_is_found_at_its_line(name: str, tmp_path: Path) -> None:
     assert any(line_of(finding).endswith("# bug\n") for finding in found.findings), told(found.findings)
     assert found.exit_code == 1
     assert not check(tmp_path / "dump", ignore=[PLANTED[name].rule]).findings
+
+
+def test_a_trunk_that_is_cut_off_is_one_finding(tmp_path: Path) -> None:
+    PLANTED["trunk of a reward model detached"].record(tmp_path / "dump")
+    (finding,) = check(tmp_path / "dump").findings
+    assert finding.count == 28, "each parameter of the trunk"
+
+
+def test_a_gradient_of_a_leaf_that_nobody_knows_is_no_error(tmp_path: Path) -> None:
+    planted_models.SELECTED["training-in-eval: translator in evaluation over batches"][1](tmp_path / "dump")
+    rank = open_dump(tmp_path / "dump").rank(0, 0)
+    assert not StepFacts(rank).applied("no parameter") and not check(rank).findings
 
 
 def test_there_are_enough_programs() -> None:
