@@ -31,7 +31,11 @@ class Launched:
 
 
 def launch_once(
-    program: str, factory: pytest.TempPathFactory, module: str = "tests.distributed.programs", ranks: int = RANKS
+    program: str,
+    factory: pytest.TempPathFactory,
+    module: str = "tests.distributed.programs",
+    ranks: int = RANKS,
+    timeout: float = 120.0,
 ) -> Launched:
     """Run `program` once for all workers of pytest-xdist, which wait for one another."""
     root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
@@ -42,7 +46,7 @@ def launch_once(
         if (folder / "done").exists():
             return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(ranks)])
         folder.mkdir()
-        launched = launch(program, folder, module=module, ranks=ranks)
+        launched = launch(program, folder, timeout, module=module, ranks=ranks)
         (folder / "done").touch()
         return launched
 

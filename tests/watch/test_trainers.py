@@ -108,10 +108,14 @@ torch.save([p.nan_to_num() for p in model.parameters()], "left.pt")
 def test_a_script_that_knows_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "ignore", "-m", "aten_dump", "run", "--watch", "w.jsonl", "--watch-every", "3"]
-    command += ["--watch-modules", "0", "--path", "dump", "--", sys.executable, "train.py"]
+    command += ["--watch-modules", "0,1", "--watch-formats", "nvfp4,float8_e4m3fn"]
+    command += ["--path", "dump", "--", sys.executable, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert steps(tmp_path / "w.jsonl") == [0, 3]
+    numbers = json.loads((tmp_path / "w.jsonl").read_text().splitlines()[0])["numbers"]
+    kinds = {name.partition("/")[0] for name in numbers}
+    assert {"gradient.saturated_blocks.nvfp4", "gradient.underflow.float8_e4m3fn", "activation.norm"} <= kinds
     assert "step 3: loss has 1 NaN in 1 elements" in done.stderr
     assert open_dump(tmp_path / "dump").steps == [4]
     watched = torch.load(tmp_path / "left.pt")

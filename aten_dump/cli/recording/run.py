@@ -40,8 +40,10 @@ _DEFAULT_PATH: Final = "dump"
     "--path, an alert has the next step recorded there.",
 )
 @click.option("--watch-every", type=click.IntRange(1), default=100, show_default=True, help="Watch so many-th step.")
-@click.option("--watch-modules", multiple=True, help="Globs on module paths, whose results are watched too.")
-@click.option("--watch-formats", multiple=True, help="Number formats that tensors are held against: mxfp8_e4m3, ...")
+@click.option(
+    "--watch-modules", multiple=True, help="Globs on module paths, whose results are watched too; commas between them."
+)
+@click.option("--watch-formats", multiple=True, help="Number formats that tensors are held against: nvfp4,mxfp8_e4m3.")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a dump that is there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoReturn:
@@ -60,7 +62,8 @@ def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoRet
       aten-dump run --watch tensorboard --path dump -- python train.py
       aten-dump ctl dump steps 100-102       (while it runs)
     """  # noqa: D301 - \b keeps click from filling lines
-    options = {name: fields.pop(f"watch_{name}") for name in ("every", "modules", "formats")}
+    options = {"every": fields.pop("watch_every")}
+    options |= {name: _split(fields.pop(f"watch_{name}")) for name in ("modules", "formats")}
     watch = fields.pop("watch")
     changes = {name: value for name, value in fields.items() if value is not None}
     if watch is None:
@@ -75,6 +78,11 @@ def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoRet
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(program, list(command), environment)
+
+
+def _split(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that options give, each with commas between them."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
 def _absolute(target: str) -> str:

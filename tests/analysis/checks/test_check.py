@@ -91,10 +91,13 @@ def test_there_are_enough_programs() -> None:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks_models").folder
+    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks_models", timeout=900).folder
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(
+    1200
+)  # who comes first records sixty programs on two ranks: a minute on a machine with nothing else to do
 @pytest.mark.parametrize("name", ranks.HEALTHY)
 def test_ranks_that_are_right_raise_no_alarm(name: str, launched: Path) -> None:
     found = check(launched / name)
@@ -102,6 +105,7 @@ def test_ranks_that_are_right_raise_no_alarm(name: str, launched: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ranks.PLANTED)
 def test_a_planted_bug_of_ranks_is_found(name: str, launched: Path) -> None:
     rule, _ = ranks.PLANTED[name]
@@ -112,6 +116,7 @@ def test_a_planted_bug_of_ranks_is_found(name: str, launched: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_one_rank_alone_says_that_others_are_needed(launched: Path, tmp_path: Path) -> None:
     shutil.copytree(launched / "begun_from_other_seeds", tmp_path / "dump")
     shutil.rmtree(tmp_path / "dump" / "step0" / "rank1")
