@@ -93,6 +93,10 @@ def check(
     Raises:
         ConfigError: there is no rule of a name.
         MissingDataError, FormatError, StoreError: the dump cannot be read.
+
+    Example:
+        >>> for finding in check("dump").findings:
+        ...     print(finding)
     """
     rules = chosen_rules(select, ignore)
     dump = open_dump(dump) if isinstance(dump, (str, os.PathLike)) else dump

@@ -77,6 +77,13 @@ def compare(
 
     Raises:
         MissingDataError: there is no such step or rank, or none in common.
+
+    Example:
+        >>> found = compare("dump", "baseline")
+        >>> found.verdict, found.exit_code
+        ('different', 1)
+        >>> found.cause.row.target.call, found.cause.text
+        ('Aten.native_layer_norm.0.forward', 'other arguments: eps is 0.01, in the baseline 1e-05')
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
