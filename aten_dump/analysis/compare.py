@@ -39,23 +39,12 @@ Progress = Callable[[int, int], None]
 
 @made_on_the_host
 def compare(
-    target: Given,
-    baseline: Given,
-    *,
-    step: str | int | None = None,
-    rank: str | int | None = None,
-    control: Path | Dump | None = None,
-    mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
-    rules: Iterable[Rule | tuple[str, Predicate]] = (),
-    replay: bool = True,
-    data: bool = True,
-    together: bool | None = None,
-    batch_shard: int | None = None,
-    allow_ops: Sequence[str] = (),
-    precision_budget: float | None = None,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
+    target: Given, baseline: Given, *, step: str | int | None = None, rank: str | int | None = None,
+    control: Path | Dump | None = None, mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
+    rules: Iterable[Rule | tuple[str, Predicate]] = (), replay: bool = True, data: bool = True,
+    together: bool | None = None, batch_shard: int | None = None, allow_ops: Sequence[str] = (),
+    precision_budget: float | None = None, executor: Executor | None = None, progress: Progress | None = None,
+) -> Comparison:  # fmt: skip
     """Compare two dumps and name the first op that is wrong.
 
     Args:
