@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from functools import cache
 from typing import Any
 
 import torch
@@ -64,16 +63,8 @@ def _files() -> list[str]:
     return sorted(name for name in names if name.startswith("/") and not name.startswith(("/dev", "/proc")))
 
 
-@cache
-def _settle() -> None:
-    """Spare the collector what was there before the first picture: modules, and what fixtures keep."""
-    gc.collect()
-    gc.freeze()
-
-
 def picture() -> dict[str, Any]:
     """Modes, hooks, patched attributes, threads, open files and the tracing hooks of the interpreter."""
-    _settle()
     gc.collect()  # a dump that an earlier test read may still hold its files
     return {
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
