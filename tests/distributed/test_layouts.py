@@ -84,6 +84,7 @@ def test_the_node_of_a_redistribution_belongs_to_its_call(dumps: Path) -> None:
     assert {call.forward.op.rpartition(".")[2] for call in nodes if call.forward is not None} == {"Redistribute"}
 
 
+@pytest.mark.slow
 @needs_fsdp_on_cpu
 def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert_agree(compare(dumps / "single", dumps / "tp"))
@@ -92,6 +93,7 @@ def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert both.ranks[0].together == (2, 2), "as many ranks, but another layout"
 
 
+@pytest.mark.slow  # in `make test`: test_layouts_by_hand.py, buckets and flat gradients
 def test_one_layout_is_compared_rank_by_rank(dumps: Path) -> None:
     found = compare(dumps / "tp.norm", dumps / "tp")
     assert [evidence.ranks for evidence in found.ranks] == [(0, 0), (1, 1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import one_in
+from tests.sampling import one_in, slow_but_for
 from tests.torture.__main__ import MOST_BYTES, Counts, peak_bytes, run, spoil_foreign, warmed_up
 from tests.torture.failing import library
 from tests.torture.foreign import FOREIGN_HARMS
@@ -38,7 +38,8 @@ def skip_where_it_cannot_be(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("part", one_in(PARTS, range(PARTS)))
-@pytest.mark.parametrize("kind", SAMPLE)
+# Interrupted ones: tests/capture/test_interrupts.py runs eight.
+@pytest.mark.parametrize("kind", slow_but_for([kind for kind in SAMPLE if kind != "interrupted"], SAMPLE))
 def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind: str, part: int) -> None:
     if kind in ("failing", "full"):
         skip_where_it_cannot_be(kind, tmp_path)
