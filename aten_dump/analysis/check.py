@@ -156,7 +156,6 @@ def _judge(
 def _steps(
     dump: Dump | Step | RankDump, steps: Container[int] | None, ranks: Container[int] | None
 ) -> Iterable[list[RankDump]]:
-    """Yield the ranks of each step."""
     if isinstance(dump, RankDump):
         yield [dump.anew()]
         return

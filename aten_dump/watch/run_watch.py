@@ -188,7 +188,6 @@ class Watch:
     # -- steps
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer of the process has stepped."""
         if not self._is_on:
             return
         if self._watched is not None:

@@ -94,7 +94,6 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
 
 
 def _ranks(dump: Path, step: int | None, rank: int | None) -> list[RankDump]:
-    """Return the steps and ranks of a dump, or those of one rank."""
     if step is not None:
         raise click.UsageError("--over-steps takes all steps: leave out --step")
     opened = open_all(dump, ranks=None if rank is None else (rank,))
