@@ -1,8 +1,9 @@
 """Record every op of a PyTorch program, and find the one that is wrong.
 
->>> with DumpMode(DumpConfig(path="dump"), model=model) as dump:
+>>> with DumpMode(DumpConfig(path="dump", data="full"), model=model) as dump:
 ...     loss = model(batch); loss.backward(); optimizer.step(); dump.step()
->>> open_dump("dump").step(0).rank(0)["Aten.addmm.0.forward"].outputs.tensor()
+>>> open_dump("dump").step(0).rank(0)["Aten.addmm.0.forward"].outputs.tensor().shape
+torch.Size([3, 4])
 """
 
 from __future__ import annotations

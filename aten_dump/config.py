@@ -199,6 +199,9 @@ class DumpConfig:
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
+
+    Example:
+        >>> config = DumpConfig(path="dump", steps="0|5-8", level="aten", data="full", modules=("layers.0",))
     """
 
     path: str | os.PathLike[str]

@@ -31,17 +31,19 @@ class Ended:
     said: str
 
 
-def start(command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None) -> BaseProcess:
-    """Run what `python` would run by ``-m module ...`` or ``-c source ...`` in the checkout; what it says goes to a file."""
+def start(
+    command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None, folder: Path = ROOT
+) -> BaseProcess:
+    """Run what `python` would run by ``-m module ...`` or ``-c source ...`` in a folder; what it says goes to a file."""
     given = dict(os.environ if environment is None else environment)
-    process = FORKS.Process(target=_run, args=([*command], str(said), given))
+    process = FORKS.Process(target=_run, args=([*command], str(said), given, str(folder)))
     process.start()
     return process
 
 
-def run(command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None) -> Ended:
+def run(command: Sequence[str], said: Path, environment: Mapping[str, str] | None = None, folder: Path = ROOT) -> Ended:
     """Run it to its end, which must come within two minutes."""
-    process = start(command, said, environment)
+    process = start(command, said, environment, folder)
     process.join(120)
     in_time = process.exitcode is not None
     process.kill()
@@ -50,14 +52,14 @@ def run(command: Sequence[str], said: Path, environment: Mapping[str, str] | Non
     return Ended(process.exitcode, said.read_text())
 
 
-def _run(command: list[str], said: str, environment: dict[str, str]) -> None:
+def _run(command: list[str], said: str, environment: dict[str, str], folder: str) -> None:
     file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(ROOT)
+    os.chdir(folder)
     sys.path[:0] = [str(ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     kind, program, *arguments = command
     sys.argv = [program if kind == "-m" else kind, *arguments]

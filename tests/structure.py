@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.checkout import ROOT
@@ -44,13 +45,19 @@ def files(package: Path) -> list[Path]:
     return sorted(file for file in package.rglob("*.py") if "__pycache__" not in file.parts)
 
 
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file, the module first; a file is read once, whichever tests ask."""
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def import_graph(package: Path) -> Graph:
     """Return which files of the package each file imports, by path relative to the package."""
     known = {module_of(file, package): file.relative_to(package).as_posix() for file in files(package)}
     graph: Graph = {}
     for file in files(package):
         path = file.relative_to(package).as_posix()
-        names = imported_names(ast.parse(file.read_text(encoding="utf-8")), file, package)
+        names = imported_names(nodes_of(file), file, package)
         targets = {target for name in names if (target := resolve(name, known)) is not None}
         graph[path] = targets - {path}
     return graph
@@ -61,9 +68,9 @@ def module_of(file: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_names(tree: ast.AST, file: Path, package: Path) -> Iterator[str]:
+def imported_names(nodes: Iterable[ast.AST], file: Path, package: Path) -> Iterator[str]:
     folders = [package.name, *file.relative_to(package).parent.parts]
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Import(names):
                 yield from (alias.name for alias in names)
@@ -128,7 +135,7 @@ def functions(package: Path) -> list[Function]:
     return [
         Function(f"{file.relative_to(package).as_posix()}:{node.name}", lines_of(node), parameters_of(node))
         for file in files(package)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
 
@@ -151,7 +158,7 @@ def classes(package: Path) -> list[Class]:
             ast.get_docstring(node) or "",
         )
         for file in files(package)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, ast.ClassDef)
     ]
 

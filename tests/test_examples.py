@@ -13,7 +13,7 @@ from tests.checkout import ROOT
 from tests.sampling import slow_but_for
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-QUICK = [ROOT / "examples" / f"{name}.py" for name in ("quickstart", "several_models")]
+QUICK = [ROOT / "examples" / f"{name}.py" for name in ("quickstart",)]
 
 
 @pytest.mark.parametrize("example", slow_but_for(QUICK, EXAMPLES), ids=lambda path: path.stem)

@@ -154,13 +154,13 @@ def test_a_row_that_is_wrong_fails(here: Path) -> None:
         run_code('DumpConfig("new", level="L1")')
 
 
-def test_the_readmes_first_story_is_what_the_commands_print(tmp_path: Path) -> None:
+def test_the_readmes_first_story_is_what_the_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "examples" / "first_nan.py", tmp_path)
     story = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
-    found = []
-    for line in ("run --path dump -- python first_nan.py", "nonfinite dump"):
-        command = [sys.executable, "-m", "aten_dump", *line.replace("-- python", f"-- {sys.executable}").split()]
-        found.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False))
-    printed = found[0].stdout + found[1].stdout.replace(f"{tmp_path}/", "")
-    assert [done.returncode for done in found] == [0, 1], printed + found[0].stderr
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "aten_dump", "run", "--path", "dump", "--", sys.executable, "first_nan.py"]
+    recorded = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    found = CliRunner().invoke(main, ["nonfinite", "dump"])
+    printed = recorded.stdout + found.stdout.replace(f"{tmp_path}/", "")
+    assert (recorded.returncode, found.exit_code) == (0, 1), printed + recorded.stderr
     assert [line for line in story.splitlines() if not line.startswith("$ ") and line not in printed.splitlines()] == []

@@ -82,10 +82,9 @@ def references(package: Path) -> list[Reference]:
     found: list[Reference] = []
     for file in sorted(package.rglob("*.py")):
         relative = file.relative_to(package)
-        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
         found += [
             Reference(relative.as_posix(), node.lineno, name, imported)
-            for node in ast.walk(tree)
+            for node in structure.nodes_of(file)
             for name, imported in names_of(node, relative)
         ]
     return found

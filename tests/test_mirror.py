@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.checkout import ROOT
-from tests.structure import PACKAGE, files, imported_names, module_of, resolve
+from tests.structure import PACKAGE, files, imported_names, module_of, nodes_of, resolve
 
 TESTS = ROOT / "tests"
 
 
 def has_logic(file: Path) -> bool:
     """Whether a function of the file does more than to name what others must do."""
-    nodes = [
-        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
-    ]
+    nodes = [node for node in nodes_of(file) if isinstance(node, ast.FunctionDef)]
     return any(
         not isinstance(line, (ast.Expr, ast.Raise, ast.Pass)) or calls(line) for node in nodes for line in node.body
     )
@@ -28,7 +26,7 @@ def calls(line: ast.stmt) -> bool:
 
 def imported_by(test: Path, known: dict[str, str], handed_on: dict[str, str]) -> Iterator[str]:
     """Yield the files of the package that a test imports; a name that a package hands on is of the file it comes from."""
-    for name in imported_names(ast.parse(test.read_text(encoding="utf-8")), test, TESTS):
+    for name in imported_names(nodes_of(test), test, TESTS):
         target = handed_on.get(name) or resolve(name, known)
         if target is not None:
             yield target
@@ -38,7 +36,7 @@ def names_handed_on(known: dict[str, str]) -> dict[str, str]:
     """Return the files that names of a package's __init__ come from."""
     found = {}
     for init in PACKAGE.rglob("__init__.py"):
-        for name in imported_names(ast.parse(init.read_text(encoding="utf-8")), init, PACKAGE):
+        for name in imported_names(nodes_of(init), init, PACKAGE):
             target = resolve(name, known)
             if target is not None:
                 found[f"{module_of(init, PACKAGE)}.{name.rpartition('.')[2]}"] = target

@@ -128,13 +128,12 @@ def readme_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 
 
-def test_readme_python_blocks_run_in_order(tmp_path: Path) -> None:
+def test_readme_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = readme_blocks("python")
     assert blocks
     assert "with DumpMode(" in blocks[0]
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks), encoding="utf-8")
-    run_python(str(script), cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks), "readme.py", "exec"), {"__name__": "__main__"})
     assert (tmp_path / "dump" / "run.json").is_file()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.checkout import ROOT
+from tests.structure import nodes_of
 
 NOT_USED = re.compile(r"\b(tells?|told|telling|mended)\b|\bin place of\b|\bthat there (is|are)\b", re.IGNORECASE)
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").rglob("*.md")]
@@ -15,11 +16,10 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module with their lines, docstrings left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     with_docs = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    firsts = [node.body[0] for node in ast.walk(tree) if isinstance(node, with_docs) and node.body]
+    firsts = [node.body[0] for node in nodes_of(path) if isinstance(node, with_docs) and node.body]
     docs = {id(first.value) for first in firsts if isinstance(first, ast.Expr)}
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.lineno, node.value
 

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import torch
 
 from aten_dump import DumpConfig, DumpMode, torch_names
 from aten_dump.store import records
-from tests.structure import PACKAGE, files
+from tests.structure import PACKAGE, files, nodes_of
 from tests.torture.changing import records_of, signed
 
 PLACES = ("capture/torch_internals/", "torch_names.py", "capture/devices.py")
@@ -42,10 +42,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def imported_as(tree: ast.AST) -> dict[str, str]:
+def imported_as(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return what the names that a file imports from torch stand for."""
     found = {"torch": "torch"}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "torch":
             found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -53,10 +53,10 @@ def imported_as(tree: ast.AST) -> dict[str, str]:
     return found
 
 
-def names_of_torch(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def names_of_torch(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of what a file names of torch: imported, reached by attributes, or written as text."""
-    known = imported_as(tree)
-    for node in ast.walk(tree):
+    known = imported_as(nodes)
+    for node in nodes:
         match node:
             case ast.Import(names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -65,14 +65,16 @@ def names_of_torch(tree: ast.AST) -> Iterator[tuple[int, str]]:
             case ast.Constant(str(text)) if _DOTTED.fullmatch(text):
                 yield node.lineno, text
             case ast.Attribute():
-                first, _, rest = ast.unparse(node).partition(".")
-                if first in known:
-                    yield node.lineno, f"{known[first]}.{rest}"
+                owner: ast.AST = node
+                while isinstance(owner, ast.Attribute):
+                    owner = owner.value
+                if isinstance(owner, ast.Name) and owner.id in known:
+                    yield node.lineno, f"{known[owner.id]}.{ast.unparse(node).partition('.')[2]}"
 
 
-def defined_names(tree: ast.AST) -> Iterator[str]:
+def defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names that a file gives to functions, classes and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 yield name
@@ -82,16 +84,16 @@ def defined_names(tree: ast.AST) -> Iterator[str]:
 
 def private_names(package: Path) -> list[str]:
     """Return where a module outside of `PLACES` names something private of torch, or of an object that is not ours."""
-    trees = {f.relative_to(package).as_posix(): ast.parse(f.read_text(encoding="utf-8")) for f in files(package)}
-    ours = {name for tree in trees.values() for name in defined_names(tree)} | NOT_OF_TORCH | set(OF_OBJECTS)
+    nodes = {f.relative_to(package).as_posix(): nodes_of(f) for f in files(package)}
+    ours = {name for some in nodes.values() for name in defined_names(some)} | NOT_OF_TORCH | set(OF_OBJECTS)
     found = set()
-    for path, tree in trees.items():
+    for path, some in nodes.items():
         if path.startswith(PLACES):
             continue
-        for line, name in names_of_torch(tree):
+        for line, name in names_of_torch(some):
             if name.startswith("torch.") and any(map(is_private, name.split("."))) and name not in TEXTS.get(path, ()):
                 found.add(f"{path}:{line}: {name}")
-        for node in ast.walk(tree):
+        for node in some:
             if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in ours:
                 found.add(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return sorted(found)
@@ -121,7 +123,7 @@ def test_a_private_name_is_found(source: str, line: int, tmp_path: Path) -> None
 
 
 def test_attributes_that_are_allowed_are_read() -> None:
-    read = {n.attr for f in files(PACKAGE) for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.Attribute)}
+    read = {n.attr for f in files(PACKAGE) for n in nodes_of(f) if isinstance(n, ast.Attribute)}
     assert set(OF_OBJECTS) - read == set(), "nothing reads these any more: take them out"
 
 
@@ -157,7 +159,7 @@ def test_no_text_of_a_dump_is_looked_up_in_torch_itself() -> None:
         path = file.relative_to(PACKAGE).as_posix()
         if path.startswith("capture/"):  # which reads no dump
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes_of(file):
             match node:
                 case ast.Call(ast.Name("getattr"), [ast.Name("torch"), ast.Constant(), *_]):
                     pass

@@ -93,6 +93,10 @@ def check(
     Raises:
         ConfigError: there is no rule of a name.
         MissingDataError, FormatError, StoreError: the dump cannot be read.
+
+    Example:
+        >>> for finding in check("dump").findings:
+        ...     print(finding)
     """
     rules = chosen_rules(select, ignore)
     dump = open_dump(dump) if isinstance(dump, (str, os.PathLike)) else dump
@@ -152,7 +156,6 @@ def _judge(
 def _steps(
     dump: Dump | Step | RankDump, steps: Container[int] | None, ranks: Container[int] | None
 ) -> Iterable[list[RankDump]]:
-    """Yield the ranks of each step."""
     if isinstance(dump, RankDump):
         yield [dump.anew()]
         return

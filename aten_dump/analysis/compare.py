@@ -39,23 +39,12 @@ Progress = Callable[[int, int], None]
 
 @made_on_the_host
 def compare(
-    target: Given,
-    baseline: Given,
-    *,
-    step: str | int | None = None,
-    rank: str | int | None = None,
-    control: Path | Dump | None = None,
-    mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
-    rules: Iterable[Rule | tuple[str, Predicate]] = (),
-    replay: bool = True,
-    data: bool = True,
-    together: bool | None = None,
-    batch_shard: int | None = None,
-    allow_ops: Sequence[str] = (),
-    precision_budget: float | None = None,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
+    target: Given, baseline: Given, *, step: str | int | None = None, rank: str | int | None = None,
+    control: Path | Dump | None = None, mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
+    rules: Iterable[Rule | tuple[str, Predicate]] = (), replay: bool = True, data: bool = True,
+    together: bool | None = None, batch_shard: int | None = None, allow_ops: Sequence[str] = (),
+    precision_budget: float | None = None, executor: Executor | None = None, progress: Progress | None = None,
+) -> Comparison:  # fmt: skip
     """Compare two dumps and name the first op that is wrong.
 
     Args:
@@ -77,6 +66,13 @@ def compare(
 
     Raises:
         MissingDataError: there is no such step or rank, or none in common.
+
+    Example:
+        >>> found = compare("dump", "baseline")
+        >>> found.verdict, found.exit_code
+        ('different', 1)
+        >>> found.cause.row.target.call, found.cause.text
+        ('Aten.native_layer_norm.0.forward', 'other arguments: eps is 0.01, in the baseline 1e-05')
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))

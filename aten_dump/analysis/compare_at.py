@@ -54,6 +54,11 @@ def compare_at(
 
     Raises:
         MissingDataError: there is no such value, or not the bytes of all ops.
+
+    Example:
+        >>> found = compare_at("dump", "baseline", "loss=loss")
+        >>> found.gap.is_rounding
+        False
     """
     names = parse_at(at)
     ranks = _rank(target, baseline, step, rank, 0), _rank(target, baseline, step, rank, 1)

@@ -48,6 +48,11 @@ class Comparison:
     """What came of comparing two dumps.
 
     It has more than twenty methods: all that can be asked of an answer, in one place.
+
+    Example:
+        >>> found = compare("dump", "baseline")
+        >>> sorted({row.status for row in found.rows})
+        ['different', 'same', 'within']
     """
 
     target: str

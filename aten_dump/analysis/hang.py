@@ -110,6 +110,10 @@ def hang(
     Raises:
         MissingDataError: no rank has written anything yet.
         FormatError: a file is damaged, or no trace of a flight recorder.
+
+    Example:
+        >>> hang("dump").findings
+        ()
     """
     opened = dump if isinstance(dump, Dump) else open_dump(place_of(dump).absolute())
     readings = [Reading(rank) for rank in opened.all_ranks()]

@@ -101,6 +101,13 @@ def replay(
     Raises:
         ReplayError: `substitute` names something that is not the result of a forward op, or does not fit.
         MissingDataError: no bytes were recorded at all, or a name is unknown.
+
+    Example:
+        >>> replay("dump").suspects  # ops that are further off than an honest kernel can be
+        ()
+        >>> graft = replay("dump", substitute={"Aten.addmm.0.forward.output.0": torch.zeros(3, 4)})
+        >>> graft.reran[0]
+        'Aten.native_layer_norm.0.forward'
     """
     place = usable_device(device)
     rank, calls = calls_of(target, needs_bytes=substitute is None)

@@ -26,6 +26,10 @@ def weights(target: Given | Checkpoint, baseline: Given | Checkpoint, *, progres
         FormatError: a file is damaged, or is none of these.
         MissingDataError: there is no such file, a shard is missing, or one of both has no tensors.
         StoreError: a file cannot be read.
+
+    Example:
+        >>> weights("ported.safetensors", "original/").exit_code
+        0
     """
     sides = _opened(target), _opened(baseline)
     found = Finder(*sides, progress).run()

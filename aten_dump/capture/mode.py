@@ -382,6 +382,9 @@ def stop_all() -> None:
 
     Raises:
         AtenDumpError: as `DumpMode.close`; the others are closed all the same.
+
+    Example:
+        >>> stop_all()
     """
     with contextlib.ExitStack() as stack:
         for mode in _entered:

@@ -9,8 +9,10 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import click
 
@@ -90,8 +92,14 @@ def places_options(function: Function) -> Function:
 
 
 def filter_options(function: Function) -> Function:
-    """Add --op, --kind, --phase, --mode, --module, --scope and --name."""
-    return _add(function, _FILTERS)
+    """Add --op, --kind, --phase, --mode, --module, --scope and --name, which the command is given as `wanted`."""
+
+    @wraps(function)
+    def command(*, call_name: str | None, **given: Any) -> Any:
+        texts = {one.name: given.pop(one.name) for one in fields(Wanted) if one.name != "name"}
+        return function(wanted=Wanted(name=call_name, **texts), **given)
+
+    return _add(cast("Function", command), _FILTERS)
 
 
 def allow_ops_option(function: Function) -> Function:
@@ -180,11 +188,10 @@ def _first(dump: Dump) -> int:
     return dump.steps[0]
 
 
-def selected(rank: RankDump, filters: dict[str, str | None]) -> Calls | None:
+def selected(rank: RankDump, wanted: Wanted) -> Calls | None:
     """Return the calls that the filter options select, and say so if there are none; None when no filter was given."""
-    if all(text is None for text in filters.values()):
+    if wanted == Wanted():
         return None
-    wanted = Wanted(**filters)
     matched = rank.calls.matching(wanted)
     if not matched:
         why = no_such_filter(rank.tables, wanted)

@@ -11,7 +11,13 @@ from .handles import Call, Recording, Value
 
 
 class Calls(Sequence[Call]):
-    """Calls in execution order; each handle is made when asked for."""
+    """Calls in execution order; each handle is made when asked for.
+
+    Example:
+        >>> calls = open_dump("dump").step(0).rank(0).calls
+        >>> [call.name for call in calls.filter(op="aten::addmm", module="block.*")]
+        ['Aten.addmm.0.forward']
+    """
 
     __slots__ = ("_positions", "_rank")
 

@@ -42,6 +42,11 @@ class Call(CallFacts):
     """One execution of an op, a Python API, a module or an autograd node.
 
     It has more than twenty methods, a property for each relation to other calls and values: it is the public `Call`.
+
+    Example:
+        >>> call = open_dump("dump").step(0).rank(0)["Functional.linear.0.forward"]
+        >>> call.module, [one.name for one in call.backward]
+        ('block.mlp', ['Functional.linear.0.backward'])
     """
 
     __slots__ = ("_inputs", "_rank", "_values")
@@ -191,7 +196,13 @@ class Call(CallFacts):
 
 
 class Value(ValueFacts):
-    """One tensor at one moment: a storage, its write version and a geometry on it."""
+    """One tensor at one moment: a storage, its write version and a geometry on it.
+
+    Example:
+        >>> value = open_dump("dump").step(0).rank(0)["Aten.addmm.0.forward"].outputs
+        >>> value.shape, value.dtype, value.producer[0].name
+        (torch.Size([3, 4]), torch.float32, 'Aten.addmm.0.forward')
+    """
 
     __slots__ = ("_rank",)
 

@@ -32,6 +32,15 @@ class RankDump(Recording):
     """What one rank recorded in one step. Its index is read at first use, its shards where a tensor is asked for.
 
     It has more than twenty methods: it is all that can be asked of a recording, in one place.
+
+    Example:
+        >>> rank = open_dump("dump").step(0).rank(0)
+        >>> rank.calls.filter(op="addmm", phase="forward")[0].name
+        'Aten.addmm.0.forward'
+        >>> rank.tensor("Aten.addmm.0.forward.output.0").shape
+        torch.Size([3, 4])
+        >>> rank.module("block.mlp").outputs
+        <...>
     """
 
     def anew(self) -> RankDump:

@@ -24,7 +24,12 @@ _MOST_LISTED = 1 << 20
 
 
 class Step:
-    """One recorded step."""
+    """One recorded step.
+
+    Example:
+        >>> open_dump("dump").step(0).ranks
+        [0]
+    """
 
     def __init__(self, dump: Dump, step: int, ranks: Mapping[int, RankDump]) -> None:
         self.dump = dump
@@ -55,7 +60,13 @@ class Step:
 
 
 class Dump:
-    """A dump directory."""
+    """A dump directory.
+
+    Example:
+        >>> dump = open_dump("dump")
+        >>> dump.steps, dump.step(0).rank(0).complete
+        ([0, 1], True)
+    """
 
     def __init__(
         self, path: Path, run: dict[str, Any], ranks: Mapping[int, Mapping[int, RankDump]], damage: str = ""
@@ -174,6 +185,10 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
         StoreError: there is no such directory, or it cannot be read.
         ConfigError: it is a URL of no object store, or the extra ``remote`` is not installed.
         FormatError: it is not a dump.
+
+    Example:
+        >>> open_dump("dump")
+        <Dump dump, steps 0, 1, ranks 0>
     """
     root = place_of(path)
     if isinstance(root, UrlPath):

@@ -1,8 +1,4 @@
-"""``DumpCallback`` for the Trainer of Lightning.
-
->>> from aten_dump.integrations.lightning_callback import DumpCallback
->>> Trainer(callbacks=[DumpCallback(DumpConfig(path="dump", steps="0|100"))])
-"""
+"""``DumpCallback`` for the Trainer of Lightning."""
 
 from __future__ import annotations
 
@@ -20,6 +16,12 @@ class DumpCallback(Callback):  # type: ignore[misc,unused-ignore]
     Args:
         config: what to record; steps are counted from 0 where training begins or goes on.
         evaluation: record validation too, in the step that follows it.
+
+    Example:
+        >>> import lightning
+        >>> from aten_dump.integrations.lightning_callback import DumpCallback
+        >>> callback = DumpCallback(DumpConfig(path="dump", steps="0|100"))
+        >>> trainer = lightning.Trainer(callbacks=[callback], logger=False)
     """
 
     def __init__(self, config: DumpConfig, *, evaluation: bool = False) -> None:

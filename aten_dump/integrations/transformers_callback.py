@@ -1,8 +1,4 @@
-"""``DumpCallback`` for the Trainer of transformers.
-
->>> from aten_dump.integrations.transformers_callback import DumpCallback
->>> Trainer(model=model, args=args, callbacks=[DumpCallback(DumpConfig(path="dump", steps="0|100"))])
-"""
+"""``DumpCallback`` for the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -20,6 +16,12 @@ class DumpCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
     Args:
         config: what to record; steps are counted from 0 where training begins or goes on.
         evaluation: record evaluation too, in the step that follows it.
+
+    Example:
+        >>> import transformers
+        >>> from aten_dump.integrations.transformers_callback import DumpCallback
+        >>> callback = DumpCallback(DumpConfig(path="dump", steps="0|100"))
+        >>> trainer = transformers.Trainer(model=model, callbacks=[callback])
     """
 
     def __init__(self, config: DumpConfig, *, evaluation: bool = False) -> None:

@@ -70,7 +70,7 @@ class Watch:
         ConfigError: an argument is something else, a package is missing, or a path cannot be written.
 
     Example:
-        >>> with Watch(every=100, to="watch.jsonl", model=model, modules="*.mlp", record="dump") as watch:
+        >>> with Watch(every=100, to="watch.jsonl", model=model, modules="*.mlp", record="at-alerts") as watch:
         ...     for batch in loader:
         ...         train_step(batch)
         ...         watch.step()
@@ -188,7 +188,6 @@ class Watch:
     # -- steps
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer of the process has stepped."""
         if not self._is_on:
             return
         if self._watched is not None:

@@ -220,7 +220,6 @@ class WatchedStep:
         return known[0] if known is not None else f"{label}.{place}"
 
     def _measure(self, name: str, parameter: torch.Tensor, rate: float) -> None:
-        """Measure a parameter and its gradient."""
         self._stepped.add(id(parameter))
         parts = self._watched.parts
         for part, kind, tensor in (

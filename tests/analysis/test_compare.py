@@ -26,7 +26,6 @@ from aten_dump.analysis.evidence.findings import Finding, Part, Place, RankEvide
 from aten_dump.cli.main import main
 from aten_dump.dump import RankDump
 from tests.analysis.held_out.devices import Device
-from tests.sampling import every_second
 
 
 class Net(nn.Module):
@@ -193,7 +192,8 @@ def test_a_rank_without_a_cause_of_its_own_is_told_who_brought_what_differs(diff
     assert ("no cause in step 0 rank 0" in found.answer()) != differs
 
 
-@pytest.mark.parametrize("pool", every_second(["threads", "processes"]))
+@pytest.mark.slow  # in `make test`: test_executors.py
+@pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_an_executor_gives_the_same_evidence(pool: str, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a", steps=3, change=eps), record(tmp_path / "b", steps=3)
     alone = compare(a, b)

@@ -1,4 +1,4 @@
-"""An 8-layer bf16 transformer with bugs that can be switched on, and another device that rounds otherwise.
+"""A 4-layer bf16 transformer with bugs that can be switched on, and another device that rounds otherwise.
 
 `OtherDevice` stands below the recorder: it computes matrix products as chunks summed in float32, as another kernel would, and
 may spoil one result of one op. Bugs of the program itself are options of `Options`.
@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode
 
-WIDTH, HEADS, LAYERS, LENGTH, BATCH, VOCABULARY = 32, 4, 8, 16, 4, 48
+WIDTH, HEADS, LAYERS, LENGTH, BATCH, VOCABULARY = 32, 4, 4, 16, 4, 48
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Options:
-    layer: int = 5  # where the bug is
+    layer: int = 2  # where the bug is
     scale: float = 1.0
     eps: float = 1e-5
     rope: int = 0  # the position of the first query

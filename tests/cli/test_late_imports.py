@@ -82,7 +82,7 @@ def late_uses(source: str, file: Path) -> Iterator[str]:
         (alias.asname or alias.name)
         for node in tree.body
         if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias, name in zip(node.names, imported_names(node, file, ROOT / "aten_dump"), strict=True)
+        for alias, name in zip(node.names, imported_names([node], file, ROOT / "aten_dump"), strict=True)
         if name.startswith(LATE)
     }
     todo: list[ast.AST] = list(tree.body)

@@ -18,10 +18,9 @@ from aten_dump.cli.options import (
     place_options,
     selected,
 )
+from aten_dump.dump.call_filter import Wanted
 from aten_dump.errors import MissingDataError
 from tests.dump.scenario import linear_step
-
-FILTERS = {"op": None, "kind": None, "phase": None, "module": None, "name": None}
 
 
 @pytest.fixture
@@ -54,23 +53,23 @@ def test_a_step_that_is_not_there_says_which_are(two: Path, tmp_path: Path) -> N
 
 def test_without_filters_all_calls_are_meant_and_none_is_listed(two: Path) -> None:
     rank = open_rank(two, None, None)
-    assert selected(rank, FILTERS) is None
-    found = selected(rank, {**FILTERS, "op": "aten::mm"})
+    assert selected(rank, Wanted()) is None
+    found = selected(rank, Wanted(op="aten::mm"))
     assert found is not None and [call.op for call in found] == ["aten::mm"]
-    nothing = selected(rank, {**FILTERS, "phase": "recompute"})
+    nothing = selected(rank, Wanted(phase="recompute"))
     assert nothing is not None and len(nothing) == 0
 
 
 def test_filters_that_match_nothing_name_what_is_like_them(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rank = open_rank(two, None, None)
-    assert not selected(rank, {**FILTERS, "op": "adddmm", "module": "Net.fc1"})
+    assert not selected(rank, Wanted(op="adddmm", module="Net.fc1"))
     none, near = capsys.readouterr().err.splitlines()
     assert none == f"no call of {rank.where} matches these filters; it has {len(rank.calls)} calls"
     assert near.startswith("no op matches 'adddmm', nearest: ") and "aten::addmm" in near
     assert near.endswith(
         f"; no module matches 'Net.fc1', nearest: net.fc, net. List them with `{rank.command('show')}`"
     )
-    assert not selected(rank, {**FILTERS, "op": "addmm", "phase": "recompute"})
+    assert not selected(rank, Wanted(op="addmm", phase="recompute"))
     assert len(capsys.readouterr().err.splitlines()) == 1, "each matches some"
 
 
@@ -108,9 +107,7 @@ def test_options_arrive_by_name() -> None:
         "0",
     )
     assert found == {
-        "dump": Path("my dump"), "step": 3, "rank": None, "op": None, "kind": "aten", "phase": None, "mode": None,
-            "module": None, "scope": None,
-        "call_name": "addmm", "allow_ops": ("a::*", "b::x"), "limit": 0,
+        "dump": Path("my dump"), "step": 3, "rank": None, "wanted": Wanted(kind="aten", name="addmm"), "allow_ops": ("a::*", "b::x"), "limit": 0,
     }  # fmt: skip
 
 

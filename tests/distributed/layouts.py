@@ -272,17 +272,13 @@ def pairs(folder: Path) -> None:
     init(folder, 2)
     mesh = pair()
     train(folder / "tp", tensor_parallel(build(), mesh))
-    train(folder / "ddp", replicated(build()), consecutive)
-    train_adam(folder / "ddp.adam", replicated(build()), consecutive)
     train(folder / "tp.norm", scaled(tensor_parallel(build(), mesh), "blocks.0.norm.weight"))
-    train(folder / "ddp.unreduced", unreduced_on_rank_1(replicated(build())), consecutive)
     with wrong_kernel("gelu", 0):
         train(folder / "tp.gelu", tensor_parallel(build(), mesh))
     with wrong_kernel("addmm", 5):  # the second of the feed-forward layer: a term of a sum
         train(folder / "tp.addmm", tensor_parallel(build(), mesh))
     with wrong_wait(1):
         train(folder / "tp.wait", tensor_parallel(build(), mesh))
-    train(folder / "tp.unreduced", unreduced(tensor_parallel(build(), mesh)))
     if FSDP_ON_CPU:
         train(folder / "fsdp", fully_sharded(build()), consecutive)
         train(folder / "fsdp.shuffled", fully_sharded(build()), shuffled)
@@ -300,6 +296,10 @@ def more_pairs(folder: Path) -> None:
     train(folder / "tp.statistic", tensor_parallel(build(), mesh), data="statistic")
     KEY_BIAS = True
     classify(folder / "tp.classes", tensor_parallel(build(CLASSES), mesh, classes=True))
+    train(folder / "ddp", replicated(build()), consecutive)
+    train_adam(folder / "ddp.adam", replicated(build()), consecutive)
+    train(folder / "ddp.unreduced", unreduced_on_rank_1(replicated(build())), consecutive)
+    train(folder / "tp.unreduced", unreduced(tensor_parallel(build(), mesh)))
     train(folder / "sp", sequence_parallel(build(), mesh))
     train(folder / "tp.weight", scaled(tensor_parallel(build(), mesh), "blocks.0.up.weight"))
     train(folder / "ddp.norm", scaled(replicated(build()), "module.blocks.0.norm.weight"), consecutive)

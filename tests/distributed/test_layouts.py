@@ -15,7 +15,6 @@ from aten_dump.analysis.compare import compare
 from aten_dump.analysis.comparison import Comparison
 from aten_dump.cli.commands.compare import command
 from tests.distributed.launching import launch_once
-from tests.sampling import slow_but_for
 from tests.torch_features import needs_fsdp_on_cpu
 
 MODULE = "tests.distributed.layouts"
@@ -39,15 +38,18 @@ def assert_agree(found: Comparison) -> None:
     assert found.exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "layout", ["tp", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=needs_fsdp_on_cpu)]
-)
+@pytest.mark.parametrize("layout", ["tp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
 def test_honest_layouts_agree_with_one_process(dumps: Path, layout: str) -> None:
-    assert_agree_in_all(compare(dumps / layout, dumps / "single"))
+    found = compare(dumps / layout, dumps / "single")
+    assert_agree_in_all(found)
+    if layout == "tp":
+        assert not found.ranks[0].unproven, "collectives are ops as any other"
+        calls = open_dump(dumps / "tp").step(0).rank(0).calls
+        assert any(call.op == "_c10d_functional::all_reduce" for call in calls)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["sp", pytest.param("hsdp", marks=needs_fsdp_on_cpu)])
+@pytest.mark.parametrize("layout", ["ddp", "sp", pytest.param("hsdp", marks=needs_fsdp_on_cpu)])
 def test_more_honest_layouts_agree_with_one_process(more: Path, layout: str) -> None:
     assert_agree_in_all(compare(more / layout, more / "single"))
 
@@ -63,25 +65,12 @@ def assert_agree_in_all(found: Comparison) -> None:
     assert evidence.proven == evidence.judged > 150
 
 
-def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(dumps: Path) -> None:
-    assert_inherited(compare(dumps / "ddp.adam", dumps / "single.adam"))
-
-
 @pytest.mark.slow
-@needs_fsdp_on_cpu
-def test_what_an_optimizer_of_shards_makes_of_rounding_is_the_affair_of_its_step(more: Path) -> None:
-    assert_inherited(compare(more / "fsdp.adam", more / "single.adam"))
-
-
-def assert_inherited(found: Comparison) -> None:
+@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
+def test_what_an_optimizer_makes_of_rounding_is_the_affair_of_its_step(more: Path, layout: str) -> None:
+    found = compare(more / f"{layout}.adam", more / "single.adam")
     assert found.verdict == "within", found.answer()
     assert len(found.ranks) == 2
-
-
-def test_collectives_are_ops_as_any_other(dumps: Path) -> None:
-    (evidence,) = compare(dumps / "tp", dumps / "single").ranks
-    assert any(call.op == "_c10d_functional::all_reduce" for call in open_dump(dumps / "tp").step(0).rank(0).calls)
-    assert not evidence.unproven
 
 
 @pytest.mark.slow
@@ -95,6 +84,7 @@ def test_the_node_of_a_redistribution_belongs_to_its_call(dumps: Path) -> None:
     assert {call.forward.op.rpartition(".")[2] for call in nodes if call.forward is not None} == {"Redistribute"}
 
 
+@pytest.mark.slow
 @needs_fsdp_on_cpu
 def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert_agree(compare(dumps / "single", dumps / "tp"))
@@ -103,6 +93,7 @@ def test_the_sides_may_change_places_and_both_be_parallel(dumps: Path) -> None:
     assert both.ranks[0].together == (2, 2), "as many ranks, but another layout"
 
 
+@pytest.mark.slow  # in `make test`: test_layouts_by_hand.py, buckets and flat gradients
 def test_one_layout_is_compared_rank_by_rank(dumps: Path) -> None:
     found = compare(dumps / "tp.norm", dumps / "tp")
     assert [evidence.ranks for evidence in found.ranks] == [(0, 0), (1, 1)]
@@ -121,14 +112,14 @@ FAULTS = {
     "tp.norm": ("source", "Aten.native_layer_norm.0", "on rank 1: it reads other contents of blocks.0.norm.weight"),
     "tp.gelu": ("op", "Aten.gelu.0.forward", "on rank 1: its result is wrong for its inputs"),
     "tp.addmm": ("op", "Aten.addmm.", "on rank 1: its result is wrong for its inputs"),
+    "tp.wait": ("op", "Distributed.wait_tensor.3.backward", "on rank 1: its result is wrong for its inputs"),
+}
+MORE_FAULTS = {
     "ddp.unreduced": (
         "gradient",
         "Distributed.allreduce_.0.",
         "rank 0 goes on with what it brings, this rank with its own, a term of the sum over ranks, which nothing has reduced",
     ),
-    "tp.wait": ("op", "Distributed.wait_tensor.3.backward", "on rank 1: its result is wrong for its inputs"),
-}
-MORE_FAULTS = {
     "tp.weight": ("source", "Aten.addmm.", "on rank 1: it reads other contents of blocks.0.up"),
     "ddp.norm": ("source", "Aten.native_layer_norm.0", "on rank 1: it reads other contents"),
     "fsdp.gelu": ("op", "Aten.gelu.0.forward", "on rank 1: its result is wrong for its inputs"),
@@ -142,7 +133,7 @@ def of_fsdp(names: Iterable[str], slow: Container[str] = ()) -> list[Any]:
     return [pytest.param(name, marks=marks[name]) for name in marks]
 
 
-@pytest.mark.parametrize("fault", of_fsdp(FAULTS, slow=("tp.gelu", "ddp.unreduced")))
+@pytest.mark.parametrize("fault", of_fsdp(FAULTS, slow=("tp.gelu", "tp.norm")))
 def test_a_fault_on_one_rank_is_the_first_cause(dumps: Path, fault: str) -> None:
     assert_first_cause(compare(dumps / fault, dumps / "single"), fault, *FAULTS[fault])
 
@@ -165,8 +156,8 @@ def assert_first_cause(found: Comparison, fault: str, kind: str, call: str, said
 
 
 @pytest.mark.slow
-def test_a_reduction_that_is_left_out_is_found(dumps: Path) -> None:
-    found = compare(dumps / "tp.unreduced", dumps / "single")
+def test_a_reduction_that_is_left_out_is_found(more: Path) -> None:
+    found = compare(more / "tp.unreduced", more / "single")
     assert found.verdict == "different"
     assert found.cause is not None
     assert found.cause.row.place.op == "aten::add.Tensor", "the first op that takes a term for the sum"
@@ -180,9 +171,8 @@ def test_a_shuffled_batch_has_the_same_gradients(dumps: Path) -> None:
     assert_agree(compare(dumps / "fsdp", dumps / "single", batch_shard=0))
 
 
-@pytest.mark.parametrize("layout", slow_but_for(["tp"], ["tp", "ddp"]))
-def test_a_missing_rank_is_said_and_is_never_the_same(dumps: Path, tmp_path: Path, layout: str) -> None:
-    shutil.copytree(dumps / layout, tmp_path / "dump")
+def test_a_missing_rank_is_said_and_is_never_the_same(dumps: Path, tmp_path: Path) -> None:
+    shutil.copytree(dumps / "tp", tmp_path / "dump")
     shutil.rmtree(tmp_path / "dump" / "step0" / "rank1")
     ran = CliRunner().invoke(command, [str(tmp_path / "dump"), str(dumps / "single")])
     assert ran.exit_code == 2, ran.output

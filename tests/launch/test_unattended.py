@@ -183,7 +183,9 @@ def test_a_folder_that_cannot_be_written_is_told_in_a_line(
     ("options", "said"),
     [
         ((), "aten_dump: step 0 recorded in DUMP. Next: aten-dump ls 'DUMP'"),
-        (("--steps", "7"), "aten_dump: no step was recorded in DUMP: of steps='7' none ran"),
+        pytest.param(
+            ("--steps", "7"), "aten_dump: no step was recorded in DUMP: of steps='7' none ran", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_recorded_command_ends_with_where_the_dump_is(tmp_path: Path, options: tuple[str, ...], said: str) -> None:

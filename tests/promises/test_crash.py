@@ -154,15 +154,15 @@ with DumpMode(DumpConfig(path={str(tmp_path / "dump")!r}, data="full")) as dump:
 
 
 def test_a_clean_dump_misses_nothing(tmp_path: Path) -> None:
-    child = start({"run": "measured", "model": "resnet", "config": {"path": str(tmp_path / "dump"), "data": "full"}})
-    out, err = child.communicate(timeout=120)
-    assert child.returncode == 0, err
+    options = {"run": "measured", "model": "resnet", "config": {"path": str(tmp_path / "dump"), "data": "full"}}
+    ended = forked.run(command(options), tmp_path / "said")
+    assert ended.code == 0, ended.said
     for step in (0, 1):
         assert open_dump(str(tmp_path / "dump")).step(step).rank(0).missing == []
         assert verify(tmp_path / "dump" / f"step{step}" / "rank0") == []
         report = recover(tmp_path / "dump" / f"step{step}" / "rank0")
         assert report.committed and not report.changed
-    assert json.loads(out.splitlines()[-1])["warnings"] == []
+    assert json.loads(ended.said.splitlines()[-1])["warnings"] == []
 
 
 def test_terminated_by_a_signal_that_python_turns_into_an_exit(tmp_path: Path) -> None:

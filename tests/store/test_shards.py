@@ -64,6 +64,7 @@ def test_the_data_start_at_a_multiple_of_64(tmp_path: Path) -> None:
         assert all(shard.header_bytes % 64 == 0 for shard in shards)
 
 
+@pytest.mark.slow
 def test_a_step_like_gpt2_is_one_shard_a_lane_from_the_start(tmp_path: Path) -> None:
     first, second = tensors_step(tmp_path, [600, 600], nbytes=500_000, shard_bytes=4 << 30)
     assert [shard.header_bytes for shard in first] == [FIRST_HEADER_BYTES] * LANES

@@ -31,7 +31,7 @@ from tests.torture.__main__ import DUMPS
 from tests.torture.changing import INTERESTING, copied, records_of, signed
 from tests.torture.looking import look_at
 
-EXAMPLES = int(os.environ.get("ATEN_DUMP_FUZZ", "15"))
+EXAMPLES = int(os.environ.get("ATEN_DUMP_FUZZ", "8"))
 fuzzed = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import one_in
+from tests.sampling import one_in, slow_but_for
 from tests.torture.__main__ import MOST_BYTES, Counts, peak_bytes, run, spoil_foreign, warmed_up
 from tests.torture.failing import library
 from tests.torture.foreign import FOREIGN_HARMS
 from tests.torture.full_disks import small_disk
 from tests.torture.hostile import HARMS
 
+PARTS = 6
 SAMPLE = {
     "killed": 6,
     "corrupted": 60,
@@ -36,12 +37,13 @@ def skip_where_it_cannot_be(kind: str, folder: Path) -> None:
             pytest.skip("cannot mount a small file system here: `mount -t tmpfs` is refused")
 
 
-@pytest.mark.parametrize("part", one_in(3, range(3)))
-@pytest.mark.parametrize("kind", SAMPLE)
+@pytest.mark.parametrize("part", one_in(PARTS, range(PARTS)))
+# Interrupted ones: tests/capture/test_interrupts.py runs eight.
+@pytest.mark.parametrize("kind", slow_but_for([kind for kind in SAMPLE if kind != "interrupted"], SAMPLE))
 def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind: str, part: int) -> None:
     if kind in ("failing", "full"):
         skip_where_it_cannot_be(kind, tmp_path)
-    count = SAMPLE[kind] // 3
+    count = max(1, SAMPLE[kind] // PARTS)
     with warmed_up():
         counts = run(kind, count, 10_000_000 + part * count, tmp_path, seconds=60)
     assert counts.bad == []
@@ -56,7 +58,7 @@ def warm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("name", FOREIGN_HARMS)
+@pytest.mark.parametrize("name", one_in(2, FOREIGN_HARMS))
 def test_dumps_of_other_tools_are_not_taken_at_their_word(tmp_path: Path, name: str) -> None:
     """The time limit is for what grows with the square of a table's rows, which takes minutes here."""
     counts = Counts()

@@ -52,8 +52,9 @@ class Weights:
     """Which weight of a target became which of a baseline.
 
     Example:
-        >>> found = aten_dump.weights("ported.safetensors", "original/")
+        >>> found = weights("ported.safetensors", "original/")
         >>> found.accounted, [weight.target for weight in found if not weight.accounted]
+        (True, [])
     """
 
     labels: tuple[str, str]

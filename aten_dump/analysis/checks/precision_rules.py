@@ -118,7 +118,6 @@ def half_index(step: StepFacts) -> Iterator[Found]:
 
 
 def _shown(step: StepFacts, value: Value) -> Iterator[Value]:
-    """Yield a value and its views."""
     waiting, seen = [value], {value.id}
     while waiting:
         one = waiting.pop()

@@ -229,7 +229,6 @@ class GapFinder:
 
 
 def _computed_in(evaluation: Evaluation, value: Value) -> torch.dtype:
-    """Return the dtype that a recording computes in, or that of a value."""
     return computed_dtype(evaluation.flow.rank) or value.dtype
 
 

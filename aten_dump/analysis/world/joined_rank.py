@@ -377,8 +377,6 @@ class Interleaving:
 
 
 class _Rank:
-    """One rank, on its way."""
-
     def __init__(self, recording: RankDump) -> None:
         self.recording = recording
         self.left = list(range(len(recording.tables.calls) - 1, -1, -1))

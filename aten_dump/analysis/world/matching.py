@@ -186,7 +186,6 @@ def _norm_of(way: Arrangement, pieces: dict[int, Tensor]) -> float:
 
 
 def _by_rank(group: Group) -> Iterator[Group]:
-    """Yield what each rank has of a group, as a group of its own."""
     for rank in group.now:
         yield Group(
             group.name,

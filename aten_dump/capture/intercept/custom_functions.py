@@ -67,8 +67,6 @@ class FunctionCalls:
 
 
 class _Called(NamedTuple):
-    """What is called, and where."""
-
     function: Callable[..., Any]
     name: CallName
     frame: FrameType | None  # that calls it

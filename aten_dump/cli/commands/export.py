@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from ...config import Selection
+from ...dump.call_filter import Wanted
 from ...export.job import Options, export_dump
 from ...export.targets import TARGETS
 from ..console import count_progress, echo
@@ -53,30 +55,15 @@ def command(
     out: Path,
     steps: str,
     ranks: str,
-    op: str | None,
-    kind: str | None,
-    phase: str | None,
-    mode: str | None,
-    module: str | None,
-    scope: str | None,
-    call_name: str | None,
+    wanted: Wanted,
     sources: Path | None,
     overwrite: bool,
     form: str,
 ) -> None:
     """Write a dump in the format of another tool."""
-    filters = {
-        "op": op,
-        "kind": kind,
-        "phase": phase,
-        "mode": mode,
-        "module": module,
-        "scope": scope,
-        "name": call_name,
-    }
     opened = open_all(dump, steps=_chosen("steps", steps), ranks=_chosen("ranks", ranks))
     with count_progress(f"exporting to {to}") as progress:
-        options = Options(steps, ranks, filters, sources, overwrite)
+        options = Options(steps, ranks, asdict(wanted), sources, overwrite)
         done = export_dump(opened, to, out, options, progress)
     if form == "json":
         print_record({"to": to, "path": done.path, "calls": done.calls, "left_out": done.left_out})

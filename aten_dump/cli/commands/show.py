@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ...dump import RankDump
+from ...dump.call_filter import Wanted
 from ...report.details import call_details, value_details
 from ...report.records import call_record, tree_record, value_record
 from ...report.tree import call_line, tree_lines
@@ -32,13 +33,7 @@ def command(
     name: str | None,
     step: int | None,
     rank: int | None,
-    op: str | None,
-    kind: str | None,
-    phase: str | None,
-    mode: str | None,
-    module: str | None,
-    scope: str | None,
-    call_name: str | None,
+    wanted: Wanted,
     depth: int | None,
     form: str,
     limit: int | None,
@@ -68,10 +63,7 @@ def command(
         echo(opened.why_no_calls or f"{opened.where} has no calls")
         return
     echo(shown.line)
-    matched = selected(
-        opened,
-        {"op": op, "kind": kind, "phase": phase, "mode": mode, "module": module, "scope": scope, "name": call_name},
-    )
+    matched = selected(opened, wanted)
     lines = tree_lines(opened, matched, depth)
     if form == "json":
         _print_record(opened, calls=[tree_record(line) for line in islice(lines, limit or None)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -49,13 +48,7 @@ def command(
     dump: Path,
     step: int | None,
     rank: int | None,
-    op: str | None,
-    kind: str | None,
-    phase: str | None,
-    mode: str | None,
-    module: str | None,
-    scope: str | None,
-    call_name: str | None,
+    wanted: Wanted,
     form: str,
     over_steps: bool,
     output: Path | None,
@@ -73,7 +66,6 @@ def command(
       aten-dump stats dump --over-steps --format csv --output steps.csv
       aten-dump stats dump --format json | jq '.rows[] | select(.nan > 0) | .call'
     """  # noqa: D301 - \b keeps click from filling lines
-    wanted = Wanted(op, kind, phase, module, call_name, mode, scope)
     if form == "table" and output is not None:
         raise click.UsageError("--output needs --format csv or json (or parquet); a table goes to the terminal")
     if over_steps:
@@ -83,7 +75,7 @@ def command(
         raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
     shown = Place(dump, step, rank, err=form != "table" and output is None)
     opened = shown.rank
-    matched = selected(opened, asdict(wanted))
+    matched = selected(opened, wanted)
     calls = opened.calls if matched is None else matched
     if form == "table":
         echo(shown.line)
@@ -102,7 +94,6 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
 
 
 def _ranks(dump: Path, step: int | None, rank: int | None) -> list[RankDump]:
-    """Return the steps and ranks of a dump, or those of one rank."""
     if step is not None:
         raise click.UsageError("--over-steps takes all steps: leave out --step")
     opened = open_all(dump, ranks=None if rank is None else (rank,))

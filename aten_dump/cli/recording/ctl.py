@@ -126,7 +126,6 @@ def _silent(ranks: Ranges, answers: list[Answer]) -> Ranges:
 
 
 def _waited(end_s: float, found: Callable[[], Any]) -> Any:
-    """Return what is found as soon as it is true, or what is found at the end of the wait."""
     while not (result := found()) and time.monotonic() < end_s:
         time.sleep(_LOOK_S)
     return result

@@ -308,7 +308,6 @@ class _Matcher:
         return self._values.get(value, value)
 
     def _place(self, region: _Region, number: int, call: records.Call) -> int | None:
-        """Return the place of the original of a call, or None."""
         known = self._originals
         exact = known.by_arguments.get(key_of(call, self._mapped))
         place = self._choose(exact, region, number)

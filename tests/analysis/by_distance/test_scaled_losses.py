@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.distance.value_distance import Factor
 from aten_dump.analysis.facts.loss_scales import ScaleRatio
+from tests.sampling import diagonal
 
 
 def record(
@@ -59,8 +60,7 @@ HONEST: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("data", ["tensor", "statistic"])
-@pytest.mark.parametrize("case", HONEST)
+@pytest.mark.parametrize(("case", "data"), diagonal(list(HONEST), ["tensor", "statistic"]))
 def test_runs_of_other_scales_agree_with_a_note(tmp_path: Path, case: str, data: str) -> None:
     one, other = HONEST[case]
     paths = record(tmp_path / "t", data=data, **one), record(tmp_path / "b", data=data, **other)
@@ -70,9 +70,9 @@ def test_runs_of_other_scales_agree_with_a_note(tmp_path: Path, case: str, data:
         assert any("the loss is scaled by " in note for note in found.all_notes)
 
 
-@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(
-    ("bug", "op"), [({"temperature": 1.5}, "aten::mul.Tensor"), ({"clip_scaled": True}, "")], ids=str
+    ("bug", "op", "half"),
+    diagonal([({"temperature": 1.5}, "aten::mul.Tensor"), ({"clip_scaled": True}, "")], [False, True]),
 )
 def test_a_bug_beside_another_scale_is_the_headline(tmp_path: Path, bug: dict[str, Any], op: str, half: bool) -> None:
     target = record(tmp_path / "t", scale=1024.0, half=half, **bug)

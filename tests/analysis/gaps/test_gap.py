@@ -107,8 +107,13 @@ def engine(
     return path
 
 
-def test_other_code_for_the_same_function(tmp_path: Path, trainer: Path) -> None:
-    found = aten_dump.compare_at(engine(tmp_path / "engine"), trainer, "rollout=logp")
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return engine(tmp_path_factory.mktemp("honest") / "engine")
+
+
+def test_other_code_for_the_same_function(honest: Path, trainer: Path) -> None:
+    found = aten_dump.compare_at(honest, trainer, "rollout=logp")
     assert found.exit_code == 0
     assert "the same function, and rounding explains it" in found.answer()
     parts = found.gap.parts
@@ -124,7 +129,7 @@ def test_precision_that_honest_bfloat16_costs(tmp_path: Path, trainer: Path) -> 
     assert "precision of the target (bfloat16)" in found.answer()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 def test_another_function_is_told_from_the_precision_beside_it(
     tmp_path: Path, trainer: Path, dtype: torch.dtype
 ) -> None:
@@ -161,7 +166,7 @@ def test_where_precision_is_lost(tmp_path: Path, trainer: Path) -> None:
     assert "precision is lost" in found.answer()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 def test_a_wrong_kernel_and_what_it_does_to_the_value(tmp_path: Path, trainer: Path, dtype: torch.dtype) -> None:
     with Wrong(torch.ops.aten.addmm.default, 2, lambda result: result * 1.5):
         path = engine(tmp_path / "engine", dtype=dtype)
@@ -208,15 +213,14 @@ def test_a_request_of_several(tmp_path: Path, trainer: Path) -> None:
     assert aten_dump.compare_at(tmp_path / "served", trainer, "request-1/rollout=logp").exit_code == 1
 
 
-def test_calls_and_slots_name_values_too(tmp_path: Path, trainer: Path) -> None:
-    path = engine(tmp_path / "engine")
-    for at in ("Module.layers.0.0.forward", "Module.layers.0.0.forward.output.0=Module.layers.0.0.forward"):
-        assert aten_dump.compare_at(path, trainer, at).exit_code == 0
-    assert aten_dump.compare_at(path, path, "rollout").gap.relative(torch.zeros(1)) == 0
+def test_calls_and_slots_name_values_too(honest: Path, trainer: Path) -> None:
+    at = "Module.layers.0.0.forward.output.0=Module.layers.0.0.forward"
+    assert aten_dump.compare_at(honest, trainer, at).exit_code == 0
+    assert aten_dump.compare_at(honest, honest, "rollout").gap.relative(torch.zeros(1)) == 0
 
 
-def test_what_cannot_be_compared(tmp_path: Path, trainer: Path) -> None:
-    path = engine(tmp_path / "engine")
+def test_what_cannot_be_compared(tmp_path: Path, honest: Path, trainer: Path) -> None:
+    path = honest
     with pytest.raises(MissingDataError, match="saved are rollout"):
         aten_dump.compare_at(path, trainer, "logp")
     with pytest.raises(MissingDataError, match=r"the shape \[2, 11\].*\[2, 12, 32\]"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,18 @@ import torch
 
 from aten_dump import replay
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
-from tests.analysis.layers.planted import SEED, Fault, faults, trained
+from tests.analysis.layers.planted import Fault, faults, trained
 from tests.analysis.layers.unseen import MODELS
-from tests.sampling import slow_but_for
 
 pytestmark = [
     pytest.mark.skipif(" " in torch.__file__, reason="inductor does not quote the path of torch's C++ headers"),
     pytest.mark.skipif(not compiles_alike_under_modes, reason="this torch compiles otherwise under a mode"),
 ]
 FAULTS: dict[str, Fault] = {name: fault for known in faults().values() for name, fault in known.items()}
-QUICK = [random.Random(SEED).choice(sorted(faults()[kind])) for kind in ("kernel",)]
 
 
-@pytest.mark.parametrize("name", slow_but_for(QUICK, FAULTS))
+@pytest.mark.slow  # in `make test`: test_layers.py, and tests/analysis/rerun/test_kernel_ops.py for kernels
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_named_with_its_layer(tmp_path: Path, name: str) -> None:
     found = FAULTS[name].verdict(tmp_path)
     if found is None:

@@ -10,6 +10,7 @@ import pytest
 
 from aten_dump import compare
 from tests.analysis.meetings.many_ranks import FAULTS, ORDERS, Fault, is_named, record
+from tests.sampling import one_in
 
 RANKS = 18  # more than any group of which all tensors would be in memory at once
 
@@ -25,7 +26,7 @@ def test_another_order_of_summation_accuses_nobody(honest: Path, tmp_path: Path)
     assert not any(evidence.unproven for evidence in found.ranks), "each collective is held against what all gave"
 
 
-@pytest.mark.parametrize("fault", [FAULTS[3], FAULTS[6], FAULTS[10]], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", one_in(3, [FAULTS[3], FAULTS[6], FAULTS[10]]), ids=lambda fault: fault.name)
 def test_a_fault_is_named_with_its_rank(honest: Path, tmp_path: Path, fault: Fault) -> None:
     assert is_named(record(tmp_path, RANKS, fault, bad=11), honest, fault, 11) == ""
 

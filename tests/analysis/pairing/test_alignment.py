@@ -26,6 +26,7 @@ def test_known_alignments_are_found(case: str, layers: int) -> None:
     assert wrong <= 0.005
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_calls_with_renamed_modules_align() -> None:
     baseline = trace(600)
     target = CASES["renamed"](baseline)

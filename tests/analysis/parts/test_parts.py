@@ -97,7 +97,7 @@ def recorded(path: Path, work: Callable[[Model], None]) -> Path:
     [
         (row, batch, "is index 1 of 3 along dimension 0"),
         (decoded, whole, "is index 5 of 8 along dimension 1"),
-        (in_chunks, whole, "is indices 3 to 5 of 8 along dimension 1"),
+        pytest.param(in_chunks, whole, "is indices 3 to 5 of 8 along dimension 1", marks=pytest.mark.slow),
         (row, padded, "is indices 0 to 7 of 12 along dimension 1"),
     ],
     ids=["row of a batch", "decoded", "in chunks", "padded"],
@@ -169,13 +169,14 @@ def trained(path: Path, model: nn.Module, make: Callable[[nn.Module], torch.opti
     return path
 
 
-@pytest.mark.parametrize("make", [sgd, adamw], ids=["SGD", "AdamW"])
+@pytest.mark.parametrize("make", [pytest.param(sgd, marks=pytest.mark.slow), adamw], ids=["SGD", "AdamW"])
 def test_a_layer_agrees_with_the_same_one_in_pieces(
     tmp_path: Path, make: Callable[[nn.Module], torch.optim.Optimizer]
 ) -> None:
     one, other = trained(tmp_path / "one", Split(1), make), trained(tmp_path / "three", Split(3), make)
     for pair in ((one, other), (other, one)):
-        assert compare(*pair).exit_code == 0, compare(*pair).answer()
+        found = compare(*pair)
+        assert found.exit_code == 0, found.answer()
 
 
 def test_pieces_that_were_swapped_are_found(tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow  # in `make test`: test_run_op.py, of one op at a time
 def test_memory_is_bounded_by_what_ops_read_not_by_the_storage_they_read_it_in(tmp_path: Path) -> None:
     """DeepSpeed's bucket of gradients: 2 GB that nobody touches but for slices."""
     command = [sys.executable, "-W", "ignore", "-c", _BUCKET, str(tmp_path / "one"), str(tmp_path / "other")]

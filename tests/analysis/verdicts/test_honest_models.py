@@ -27,7 +27,7 @@ def _record(
     return path
 
 
-@pytest.mark.parametrize("name", slow_but_for(["llama", "resnet"], ["gpt2", "bert", "llama", "resnet"]))
+@pytest.mark.parametrize("name", slow_but_for(["resnet"], ["gpt2", "bert", "llama", "resnet"]))
 def test_honest_training_raises_no_alarm(name: str, tmp_path: Path) -> None:
     found = compare(_record(tmp_path / "t", name, OtherDevice()), _record(tmp_path / "b", name, None))
     assert found.verdict == "within" and len(found.ranks) == 2, found.answer()

@@ -14,7 +14,7 @@ from torch import nn
 from aten_dump import compare
 from aten_dump.analysis.comparison import Comparison
 from tests.analysis.by_distance.steps import record, seeded
-from tests.sampling import diagonal, every_second, slow_but_for
+from tests.sampling import diagonal, slow_but_for
 
 Average = Callable[[list[torch.Tensor], list[torch.Tensor]], object]
 
@@ -81,7 +81,7 @@ def _called(given: object) -> str:
         pytest.param(backwards, {}, marks=pytest.mark.slow),
         pytest.param(multiplied, {}, marks=pytest.mark.slow),
         pytest.param(copied, {}, marks=pytest.mark.slow),
-        (made_anew, {}),
+        pytest.param(made_anew, {}, marks=pytest.mark.slow),
     ],
     ids=_called,
 )
@@ -96,10 +96,11 @@ def test_an_average_of_weights_may_be_written_in_any_way(
 
 
 @pytest.mark.parametrize(
-    "options", every_second([{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}]), ids=str
-)
-@pytest.mark.parametrize(
-    "config", every_second([{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}]), ids=str
+    ("options", "config"),
+    diagonal(
+        [{"keep": True}, {"how": {"fused": True}}, {"how": {"foreach": True}}],
+        [{}, {"level": "aten"}, {"data": "hash"}, {"data": "statistic"}],
+    ),
 )
 def test_how_gradients_are_cleared_and_steps_counted_is_no_difference(
     tmp_path: Path, options: dict[str, Any], config: dict[str, Any]

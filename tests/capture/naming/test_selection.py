@@ -56,7 +56,7 @@ def test_steps(tmp_path: Path, steps: Any, recorded: Any) -> None:
 def test_an_idle_step_has_no_hooks(tmp_path: Path) -> None:
     from tests.capture.process_state import changes, module_hooks, picture
 
-    program = build("gpt2")
+    program = build("resnet")
     before, hooks = picture(), module_hooks(program.model)
     with DumpMode(DumpConfig(path=str(tmp_path / "dump"), steps="1"), model=program.model) as dump:
         for step in range(3):

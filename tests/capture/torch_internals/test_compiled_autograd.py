@@ -16,6 +16,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.torch_internals.compiled_autograd import PassCompiler, compiles_passes
 from tests.capture.same_outcome import batch, note, outcome, recorded
 from tests.models import seed_all
+from tests.sampling import diagonal
 
 
 def _compiles_passes_under_modes() -> bool:
@@ -79,8 +80,12 @@ def _hooks(model: nn.Module) -> None:
 
 
 @needs_compiled_passes_under_modes
-@pytest.mark.parametrize("how", ["eager", "opaque"])
-@pytest.mark.parametrize("passes", [_loss_before, _all_inside, _hooks])
+@pytest.mark.parametrize(
+    ("how", "passes"),
+    diagonal(
+        ["eager", "opaque"], [_loss_before, _all_inside, _hooks], ids=lambda one: getattr(one, "__name__", str(one))
+    ),
+)
 def test_the_program_runs_as_it_does_bare(tmp_path: Path, how: str, passes: Callable[[nn.Module], None]) -> None:
     model = _model()
 

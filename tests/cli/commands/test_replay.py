@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from aten_dump import ConfigError, ReplayError, StoreError
 from aten_dump.cli.commands.replay import command
+from tests import forked
 from tests.checkout import ROOT
 from tests.cli.commands.tiny import record
 from tests.dump.building import Builder, value
@@ -110,10 +111,8 @@ def test_a_device_that_is_none_is_an_error(honest: Path) -> None:
 def test_a_script_runs_one_op_alone(honest: Path, tmp_path: Path) -> None:
     result = run(honest, "Aten.mm.0.forward", "--emit", tmp_path / "repro.py")
     assert result.exit_code == 0 and "repro.py" in result.stdout
-    done = subprocess.run(
-        [sys.executable, tmp_path / "repro.py"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    done = forked.run(["-c", (tmp_path / "repro.py").read_text()], tmp_path / "said")
+    assert done.code == 0, done.said
     assert isinstance(run(honest, "Aten.mm.0.forward", "--emit", tmp_path / "gone" / "r.py").exception, StoreError)
 
 

@@ -20,7 +20,7 @@ def test_a_whole_dump_has_no_problems(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "2 step/rank folders checked, 0 problems\n")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])  # in `make test`: test_damaged_dumps.py
 def test_a_wrong_byte_is_told_with_its_place(tmp_path: Path, jobs: int) -> None:
     record(tmp_path / "dump", steps=2)
     spoil(tmp_path / "dump", step=1)

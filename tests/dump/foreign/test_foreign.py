@@ -295,7 +295,7 @@ def test_a_report_of_what_other_tools_dumped(path: str, tmp_path: Path) -> None:
     assert all(one["calls"] and one["state"] == "complete" for one in outline)
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_what_other_tools_dumped_is_verified_as_far_as_it_can_be(jobs: str, tmp_path: Path) -> None:
     dump = shutil.copytree(GOLDEN / "msprobe" / "mix-tensor", tmp_path / "dump")
     words = ["verify", str(dump), "--jobs", jobs]

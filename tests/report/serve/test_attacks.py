@@ -182,6 +182,7 @@ def test_a_taken_port_is_told(served: Served) -> None:
         listen(served.port)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_something_is_asked_for(folder: Path) -> None:
     found = Served(folder / "dump")
     try:

@@ -20,7 +20,7 @@ from tests.checkout import ROOT
 from tests.store.recording import bare_value, begin, call, noise, store, writer
 
 PLACES = (str(ROOT / "aten_dump" / "store" / "writing"), threading.__file__)
-TRIED = 150
+TRIED = 80
 
 
 def test_rung_before_or_meanwhile_it_wakes_once() -> None:

@@ -39,7 +39,7 @@ LONG = LANE_BYTES + 5
 COUNT = 100  # of blobs of 1 MiB
 
 
-@pytest.mark.parametrize("shard_bytes", [1 << 30, 2 * LONG])
+@pytest.mark.parametrize("shard_bytes", [pytest.param(1 << 30, marks=pytest.mark.slow), 2 * LONG])
 def test_the_files_are_those_of_the_queue(tmp_path: Path, shard_bytes: int) -> None:
     found = []
     for at_once in (False, True):

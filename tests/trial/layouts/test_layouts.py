@@ -57,7 +57,7 @@ SAMPLE = [  # one of each layout, of a program that is compared soon
 ]
 
 
-# These take five seconds each; `make test-slow` runs them.
+# These take longest; `make test-slow` runs them. In `make test`: tests/analysis/parts and tests/analysis/meetings.
 LONG = {
     f"way {kind}"
     for kind in (
@@ -68,6 +68,13 @@ LONG = {
         "micro-batches by tokens",
         "workers in one process",
         "stages by hand",
+        "rows in buckets",
+        "resumed",
+        "a static against a growing cache",
+        "gates apart",
+        "states handed on",
+        "equal micro-batches",
+        "learned from in buckets",
     )
 }
 QUICK = [case for case in SAMPLE if case.target[0] not in LONG]

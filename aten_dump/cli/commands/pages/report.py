@@ -69,7 +69,7 @@ def command(
     target = open_all(dump, steps=steps or None, ranks=ranks or None)
     _check_places(target, steps, ranks)
     base = None if baseline is None else open_all(baseline)
-    comparison = None if baseline is None else _compare(dump, baseline, jobs)
+    comparison = None if baseline is None else compared(dump, baseline, jobs)
     with count_progress("reporting") as update:
         subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
         nbytes = write_report(subject, output)
@@ -88,7 +88,8 @@ def _check_places(dump: Dump, steps: tuple[int, ...], ranks: tuple[int, ...]) ->
             raise MissingDataError(f"rank {rank} is not in {dump.path}; recorded ranks: {recorded}")
 
 
-def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
+def compared(dump: Path, baseline: Path, jobs: int) -> Comparison:
+    """Compare two dumps for a page, and keep the command from ending well if ranks were not compared."""
     with workers(jobs) as executor, count_progress("comparing") as update:
         found = compare(dump, baseline, executor=executor, progress=update)
     if found.not_whole:  # what the dumps lack was said when they were opened

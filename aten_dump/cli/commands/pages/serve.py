@@ -7,16 +7,15 @@ from pathlib import Path
 import click
 
 from .... import __version__
-from ....analysis.compare import compare
-from ....analysis.comparison import Comparison
 from ....report.html.payload.sections import Subject
 from ....report.serve.local_server import serve
 from ....report.serve.served_dump import ServedDump
-from ...console import count_progress, echo, print_lines
-from ...ending import end_without_threads, never_end_well
+from ...console import echo
+from ...ending import end_without_threads
 from ...formats import format_option, print_record
 from ...options import dump_argument, open_all
-from ...workers import jobs_option, workers
+from ...workers import jobs_option
+from .report import compared
 
 
 @click.command("serve")
@@ -41,7 +40,7 @@ def command(dump: Path, baseline: Path | None, port: int, form: str, jobs: int) 
     """  # noqa: D301 - \b keeps click from filling lines
     target = open_all(dump)
     base = None if baseline is None else open_all(baseline)
-    comparison = None if baseline is None else _compare(dump, baseline, jobs)
+    comparison = None if baseline is None else compared(dump, baseline, jobs)
     served = ServedDump(Subject(target, __version__, base, comparison))
 
     def say(address: str) -> None:
@@ -51,12 +50,3 @@ def command(dump: Path, baseline: Path | None, port: int, form: str, jobs: int) 
 
     serve(served, port, say)
     end_without_threads()  # sections may still be made that nobody waits for
-
-
-def _compare(dump: Path, baseline: Path, jobs: int) -> Comparison:
-    with workers(jobs) as executor, count_progress("comparing") as update:
-        found = compare(dump, baseline, executor=executor, progress=update)
-    if found.not_whole:  # what the dumps lack was said when they were opened
-        print_lines(found.unfinished)
-        never_end_well()
-    return found
