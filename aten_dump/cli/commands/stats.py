@@ -81,14 +81,7 @@ def command(
     if over_steps:
         if step is not None:
             raise click.UsageError("--over-steps takes all steps: leave out --step")
-        if form == "parquet" and output is None:
-            raise click.UsageError("--format parquet needs --output FILE")
-        reading = _Reading(open_dump(dump), rank)
-        try:
-            _over_steps(reading, None if wanted == Wanted() else wanted, (form, output), limit)
-        except AtenDumpError:
-            reading.say_not_whole()
-            raise
+        _over_steps(_Reading(open_dump(dump), rank), None if wanted == Wanted() else wanted, (form, output), limit)
         return
     if form == "parquet":
         raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
@@ -149,6 +142,16 @@ class _Read(NamedTuple):
 
 def _over_steps(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     """Print or write the statistics of results over all steps."""
+    if where == ("parquet", None):
+        raise click.UsageError("--format parquet needs --output FILE")
+    try:
+        _show(reading, wanted, where, limit)
+    except AtenDumpError:
+        reading.say_not_whole()
+        raise
+
+
+def _show(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     form, output = where
     if not any(one.config.get("statistics") for one in reading.ranks[:1]):
         raise MissingDataError(f'{reading.dump.path} has no statistics; record again with DumpConfig.data="statistic"')
