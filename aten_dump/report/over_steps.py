@@ -53,7 +53,7 @@ def _rows(rank: RankDump, wanted: Wanted | None, statistics: Sequence[str]) -> I
     at, ops = (rank.step, rank.rank), {op.id: op.op for op in tables.ops.records()}
     for call in calls:
         place: Row = ()
-        for slot, value in chain(output_slots(call.outputs), written_slots(call.written)):
+        for slot, value in chain(output_slots(call.outputs), written_slots(call.written) if call.written else ()):
             found = cells[value]
             if found is None:
                 continue
@@ -124,8 +124,9 @@ def over_steps_table(rows: Iterable[Row], columns: Sequence[str], limit: int | N
     bad = [columns.index(name) for name in _BAD if name in columns]
     ways: dict[tuple[int, str, str], _Way] = {}
     for row in rows:
-        way = ways.setdefault((row[1], row[2], row[7]), _Way())
-        way.add(row[0], None if at is None else row[at], bad=any(row[place] for place in bad))
+        key = row[1], row[2], row[7]
+        way = ways.get(key) or ways.setdefault(key, _Way())
+        way.add(row[0], None if at is None else row[at], bad=any(map(row.__getitem__, bad)))
     table = Table(
         numbers("rank", spare=3), names("call"), words("slot"), numbers("steps"),
         *(numbers(f"{word} {shown}".strip()) for word in ("first", "last", "least", "greatest")),
