@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..store import records
-from ..store.argument_trees import output_slots, slots
+from ..store.argument_trees import output_slots, slots, written_slots
 from ..store.op_names import read_inputs
 from .argument_decoding import Frame
 from .index.tables import Tables
@@ -154,9 +154,7 @@ class CallFacts:
 
     def written_slots(self) -> Iterator[tuple[str, int]]:
         """Yield (slot, value id) of the arguments written in place."""
-        written = self._record.written or []
-        for name, tree in zip(written[::2], written[1::2], strict=False):
-            yield from slots(tree, f"mutated.{name}")
+        return written_slots(self._record.written)
 
     def read_value_ids(self) -> set[int]:
         """Return the ids of the inputs but those that the call only wrote to, as an ``out=`` or a ``zero_`` does."""

@@ -18,6 +18,7 @@ from ..dump.call_filter import Wanted
 from ..dump.dataframes.call_columns import ColumnType, facts
 from ..dump.shown.short_texts import format_number
 from ..store import records
+from ..store.argument_trees import output_slots, written_slots
 from .table import Table, names, numbers, words
 
 _PLACE: Final = facts("step", "rank", "call", "call_id", "op", "phase", "module", "slot")
@@ -37,28 +38,49 @@ def rows_over_steps(ranks: Iterable[RankDump], wanted: Wanted | None, statistics
     """Yield a row for each result with statistics: of a call's outputs, and of what it wrote in place.
 
     Args:
-        ranks: steps and ranks, in order.
+        ranks: steps and ranks, in order; nothing of one is held when the next is taken.
         wanted: which calls; None is all.
         statistics: their names, in the order of the columns.
     """
     for rank in ranks:
-        yield from _rows(rank.anew(), wanted, statistics)
+        yield from _rows(rank, wanted, statistics)
 
 
 def _rows(rank: RankDump, wanted: Wanted | None, statistics: Sequence[str]) -> Iterator[Row]:
     tables = rank.tables
-    recorded = list(rank.config.get("statistics", ()))
-    order = [recorded.index(name) if name in recorded else None for name in statistics]
-    known = tables.statistics
-    for call in rank.calls if wanted is None else rank.calls.matching(wanted):
-        place: Row | None = None
-        for slot, value in chain(call.output_slots(), call.written_slots()):
-            found = known.get(value)
-            found = known.get(tables.same_as(value, records.SAME_STATISTICS, known)) if found is None else found
+    cells = _Cells(rank, statistics)
+    calls = tables.calls if wanted is None else (call.record for call in rank.calls.matching(wanted))
+    at, ops = (rank.step, rank.rank), {op.id: op.op for op in tables.ops.records()}
+    for call in calls:
+        place: Row = ()
+        for slot, value in chain(output_slots(call.outputs), written_slots(call.written) if call.written else ()):
+            found = cells[value]
             if found is None:
                 continue
-            place = place or (rank.step, rank.rank, call.name, call.id, call.op, call.phase, call.module)
-            yield (*place, slot, *(None if at is None or at >= len(found) else _real(found[at]) for at in order))
+            place = place or (
+                *at, tables.call_name(call), call.id, ops[call.op], records.PHASES[call.phase], tables.text(call.module)
+            )  # fmt: skip
+            yield (*place, slot, *found)
+
+
+class _Cells(dict[int, Row | None]):
+    """The statistics of each value as numbers; None of one without. Several calls return the same value."""
+
+    def __init__(self, rank: RankDump, statistics: Sequence[str]) -> None:
+        super().__init__()
+        recorded = list(rank.config.get("statistics", ()))
+        self._order = [recorded.index(name) if name in recorded else None for name in statistics]
+        self._tables = rank.tables
+
+    def __missing__(self, value: int) -> Row | None:
+        known = self._tables.statistics
+        found = known.get(value)
+        if found is None:
+            found = known.get(self._tables.same_as(value, records.SAME_STATISTICS, known))
+        if found is not None:
+            found = tuple([None if at is None or at >= len(found) else _real(found[at]) for at in self._order])
+        self[value] = found
+        return found
 
 
 def _real(number: Any) -> float | None:
@@ -102,8 +124,9 @@ def over_steps_table(rows: Iterable[Row], columns: Sequence[str], limit: int | N
     bad = [columns.index(name) for name in _BAD if name in columns]
     ways: dict[tuple[int, str, str], _Way] = {}
     for row in rows:
-        way = ways.setdefault((row[1], row[2], row[7]), _Way())
-        way.add(row[0], None if at is None else row[at], bad=any(row[place] for place in bad))
+        key = row[1], row[2], row[7]
+        way = ways.get(key) or ways.setdefault(key, _Way())
+        way.add(row[0], None if at is None else row[at], bad=any(map(row.__getitem__, bad)))
     table = Table(
         numbers("rank", spare=3), names("call"), words("slot"), numbers("steps"),
         *(numbers(f"{word} {shown}".strip()) for word in ("first", "last", "least", "greatest")),

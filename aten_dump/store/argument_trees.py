@@ -10,7 +10,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from .records import TREE_DICT, TREE_LIST, TREE_TUPLE, TREE_VALUE, Call, Tree
@@ -103,6 +103,13 @@ def slots(tree: Tree, prefix: str) -> Iterator[tuple[str, int]]:
 def output_slots(outputs: Tree) -> Iterator[tuple[str, int]]:
     """Yield (slot, value id) of a call's outputs; a single value is ``output.0``."""
     return slots(outputs, "output" if items(outputs) is not None else "output.0")
+
+
+def written_slots(written: Sequence[Any] | None) -> Iterator[tuple[str, int]]:
+    """Yield (slot, value id) of the arguments that a call wrote in place: names and trees in turn."""
+    written = written or ()
+    for name, tree in zip(written[::2], written[1::2], strict=False):
+        yield from slots(tree, f"mutated.{name}")
 
 
 def walk(tree: Tree, steps: str) -> Tree:

@@ -51,7 +51,7 @@ def _are_numbers(field: Any) -> bool:
     """Return True if a field is a list of statistics: numbers, None, or pairs of numbers for complex ones."""
     if type(field) is not tuple:
         return False
-    return all(type(item) in _NUMBERS or _is_pair(item) for item in field)
+    return _NUMBERS.issuperset(map(type, field)) or all(type(item) in _NUMBERS or _is_pair(item) for item in field)
 
 
 def _is_pair(item: Any) -> bool:

@@ -5,6 +5,7 @@ Theory of operation
     only steps over the records, in C, and what is kept of each is where it begins and ends. Then numpy reads, of all
     records at once, what is needed to sort and find them: kinds, ids, references, which are the integers that
     records begin with (`RawRows.columns`). A row is decoded when it is asked for; the last ones are kept.
+    A short index, of which a long run has ten thousand, is decoded whole: that takes less than numpy's calls would.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ Integers = NDArray[np.int64]
 
 KEPT_ROWS: Final = 1 << 17  # decoded rows of a kind that are kept: some 100 MB of calls
 _FEED_BYTES: Final = 16 << 20
+_SHORT_BYTES: Final = 1 << 17  # an index that is decoded whole: some thousand records
+_TUPLE: Final = frozenset({tuple})
+_PLAIN: Final = frozenset({int, type(None)})
 
 # The integers of msgpack by their first byte: how numpy names what follows it.
 _FOLLOWING: Final = {
@@ -38,6 +42,7 @@ _VALUES: Final = np.select([_CODES < 0x80, _CODES >= 0xE0], [_CODES, _CODES - 0x
 _WIDTHS: Final = ((_CODES < 0x80) | (_CODES >= 0xE0) | (_CODES == _NIL)).astype(np.int64)
 for _code, _dtype in _FOLLOWING.items():
     _WIDTHS[_code] = 1 + np.dtype(_dtype).itemsize
+_NONE: Final = np.zeros(0, np.int64)
 _COUNTS: Final = np.where((_CODES & 0xF0) == 0x90, _CODES & 0x0F, 0)  # fields of a short array
 
 
@@ -57,8 +62,17 @@ class RawRows(Sequence[Row]):
     out have their default.
     """
 
-    def __init__(self, data: memoryview, heads: Heads, kind: int, where: str) -> None:
-        """Take the records of a kind; `where` names the index in errors.
+    def __init__(
+        self, data: memoryview, heads: Heads, kind: int, where: str, decoded: Sequence[Row] | None = None
+    ) -> None:
+        """Take the records of a kind.
+
+        Args:
+            data: the bytes of the index.
+            heads: where the records are.
+            kind: of the records.
+            where: names the index in errors.
+            decoded: the rows, if they were decoded already; their types were not looked at.
 
         Raises:
             FormatError: a record lacks fields.
@@ -74,8 +88,10 @@ class RawRows(Sequence[Row]):
         defaults = record._field_defaults  # type: ignore[attr-defined]
         self._size: int = len(record._fields)  # type: ignore[attr-defined]
         self._defaults: Row = tuple(defaults.values())
+        self._decoded = decoded
+        self._columns: dict[int, Integers] = {}  # of decoded rows
         least = self._size - len(self._defaults)
-        found = int(self._counts.min(initial=least))
+        found = int(self._counts.min()) if len(heads.starts) else least
         if found < least:
             raise FormatError(
                 f"{where} has a {record.__name__} record of {found} fields, it must have {least}; "
@@ -108,17 +124,21 @@ class RawRows(Sequence[Row]):
         Raises:
             FormatError: a field has not the type that it must have.
         """
+        row = self._decode(at) if self._decoded is None else self._decoded[at]
+        missing = self._size - len(row)
+        if missing > 0:
+            row += self._defaults[-missing:]
+        if not self._checked[at]:
+            self._check(at, row)
+        return row
+
+    def _decode(self, at: int) -> Row:
         try:
             row: Row = msgpack.unpackb(
                 self._data[self._starts[at] : self._ends[at]], use_list=False, strict_map_key=False
             )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise no_record(self._where, self._starts[at], error) from error
-        missing = self._size - len(row)
-        if missing > 0:
-            row += self._defaults[-missing:]
-        if not self._checked[at]:
-            self._check(at, row)
         return row
 
     def _check(self, at: int, row: Row) -> None:
@@ -139,6 +159,8 @@ class RawRows(Sequence[Row]):
         Raises:
             FormatError: a field is not an integer.
         """
+        if self._decoded is not None and all(map(self._is_plain, range(fields[-1] + 1))):
+            return [self._columns[field] for field in fields]
         found = []
         at = self._fields
         least = self._size - len(self._defaults)
@@ -147,13 +169,25 @@ class RawRows(Sequence[Row]):
             lacking = np.flatnonzero(self._counts <= field)
             values, widths = _integers(self._data, at)
             values[lacking], widths[lacking] = default, 0
-            wrong = np.setdiff1d(np.flatnonzero(widths == 0), lacking)
+            wrong = np.flatnonzero((widths == 0) & (self._counts > field))
             if len(wrong):
                 raise no_record(self._where, int(at[wrong[0]]), TypeError(f"field {field} is not an integer"))
             if field in fields:
                 found.append(values)
             at = at + widths
         return found
+
+    def _is_plain(self, field: int) -> bool:
+        """True if all decoded rows have an integer or nil in a field; keep them then."""
+        if field not in self._columns:
+            try:
+                numbers = [row[field] for row in self._decoded or ()]
+                if _PLAIN.issuperset(map(type, numbers)):
+                    numbers = [one or 0 for one in numbers] if None in numbers else numbers
+                    self._columns[field] = np.array(numbers, np.int64)
+            except (IndexError, OverflowError):  # a field was left out, or takes 64 bits without a sign
+                return False
+        return field in self._columns
 
     def column(self, field: int) -> Integers:
         """Read one integer field of all rows; see `columns`."""
@@ -191,23 +225,43 @@ def split_records(data: bytes | memoryview, where: str) -> tuple[dict[int, RawRo
         FormatError: there are bytes that are no record.
     """
     data = memoryview(data)
-    heads = _heads(data, _ends(data, where))
+    decoded, ends = _whole_rows(data) or (None, _ends(data, where))
+    heads = _heads(data, ends)
     kinds, widths = _integers(data, heads.fields)
     wrong = np.flatnonzero((heads.counts == 0) | (widths == 0) | (kinds < 0))
     if len(wrong):
         raise no_record(where, int(heads.starts[wrong[0]]), TypeError("it is no array that begins with a kind"))
+    found, times = np.unique(kinds, return_counts=True)
+    counts = dict(zip(found.tolist(), times.tolist(), strict=True))
     known = {}
     for kind in RECORD_TYPES:
-        chosen = np.flatnonzero(kinds == kind)
-        known[kind] = RawRows(data, Heads(*(column[chosen] for column in heads)), kind, where)
-    unknown, times = np.unique(kinds[~np.isin(kinds, list(RECORD_TYPES))], return_counts=True)
-    return known, dict(zip(unknown.tolist(), times.tolist(), strict=True))
+        chosen = np.flatnonzero(kinds == kind) if kind in counts else _NONE
+        rows = None if decoded is None else [decoded[at] for at in chosen.data]
+        known[kind] = RawRows(data, Heads(*(column[chosen] for column in heads)), kind, where, rows)
+    return known, {kind: count for kind, count in counts.items() if kind not in RECORD_TYPES}
 
 
 def no_record(where: str, at: int, error: Exception) -> FormatError:
     """Return the error for bytes that are whole and mean nothing."""
     message = f"{where} has bytes near {at} that are no record, though their checksum is right"
     return FormatError(f"{message}: {error!r}; it was not written by aten_dump")
+
+
+def _whole_rows(data: memoryview) -> tuple[list[Row], Integers] | None:
+    """Decode all records of a short index, and return where each ends; None of a long one, or where one is odd."""
+    if len(data) > _SHORT_BYTES:
+        return None
+    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=0)
+    unpacker.feed(data)
+    rows, ends = [], []
+    try:
+        for row in unpacker:
+            rows.append(row)
+            ends.append(unpacker.tell())
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    is_plain = _TUPLE.issuperset(map(type, rows)) and (ends[-1] if ends else 0) == len(data)
+    return (rows, np.array(ends, np.int64)) if is_plain else None
 
 
 def _ends(data: memoryview, where: str) -> Integers:

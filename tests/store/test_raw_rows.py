@@ -6,9 +6,42 @@ import msgpack
 import pytest
 
 from aten_dump.errors import FormatError
+from aten_dump.store import raw_rows
 from aten_dump.store import records as r
 from aten_dump.store.raw_rows import MadeRows, split_records
 from tests.store.recording import call, header
+
+
+@pytest.fixture(autouse=True, params=["decoded whole", "stepped over"])
+def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read each index as a short one, and as a long one."""
+    if request.param == "stepped over":
+        monkeypatch.setattr(raw_rows, "_SHORT_BYTES", -1)
+
+
+@pytest.mark.parametrize("odd", [True, 1.5, "1", [1], 2**63, 2**64 - 1])
+def test_short_and_long_indexes_are_read_alike(odd: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what no writer of ours leaves: the same numbers, or the same error."""
+    data = b"".join(map(msgpack.packb, [header(), call(1), call(2)._replace(op=odd), call(3)[:-1]]))
+
+    def found() -> object:
+        rows, unknown = split_records(data, "the index")
+        try:
+            return [column.tolist() for column in rows[r.CALL].columns(1, 3, 4)], list(rows[r.CALL]), unknown
+        except FormatError as error:
+            return str(error)
+
+    first = found()
+    monkeypatch.setattr(raw_rows, "_SHORT_BYTES", -1)
+    assert found() == first
+
+
+def test_bytes_that_no_text_has_are_an_error_of_their_row_alone() -> None:
+    data = msgpack.packb(call(1)) + msgpack.packb([r.TEXT, 1, "x"]).replace(b"x", b"\xff")
+    rows, _ = split_records(data, "the index")
+    assert rows[r.CALL][0][1] == 1 and rows[r.TEXT].column(1).tolist() == [1]
+    with pytest.raises(FormatError, match="no record"):
+        rows[r.TEXT][0]
 
 
 def test_a_field_that_is_no_integer_is_a_format_error() -> None:

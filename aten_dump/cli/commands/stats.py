@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
-from ...dump import Call, RankDump
+from ...dump import Call, Dump, RankDump, open_dump
 from ...dump.call_filter import Wanted
-from ...errors import MissingDataError
+from ...dump.dataframes.call_columns import ColumnType
+from ...errors import AtenDumpError, MissingDataError
 from ...export.chosen_calls import require
 from ...export.formats.to_parquet import ParquetFile
 from ...plain_text import CsvRows
-from ...report.over_steps import over_steps_columns, over_steps_table, rows_over_steps
+from ...report.over_steps import Row, over_steps_columns, over_steps_table, rows_over_steps
 from ...report.terminal_tables import statistics_table
 from ...report.value_rows import columns, value_rows, write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of, replaced_when_whole
 from ..console import echo, line_limit, print_table, say_left_out, with_progress
 from ..files import opened as opened_file
-from ..options import dump_argument, filter_options, limit_option, open_all, place_options, selected
+from ..options import dump_argument, filter_options, limit_option, place_options, say_not_whole, selected
 from ..places import Place
 
 
@@ -69,7 +71,9 @@ def command(
     if form == "table" and output is not None:
         raise click.UsageError("--output needs --format csv or json (or parquet); a table goes to the terminal")
     if over_steps:
-        _over_steps(_ranks(dump, step, rank), None if wanted == Wanted() else wanted, (form, output), limit)
+        if step is not None:
+            raise click.UsageError("--over-steps takes all steps: leave out --step")
+        _over_steps(_Reading(open_dump(dump), rank), None if wanted == Wanted() else wanted, (form, output), limit)
         return
     if form == "parquet":
         raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
@@ -93,46 +97,88 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
     say_left_out(left_out, "rows")
 
 
-def _ranks(dump: Path, step: int | None, rank: int | None) -> list[RankDump]:
-    if step is not None:
-        raise click.UsageError("--over-steps takes all steps: leave out --step")
-    opened = open_all(dump, ranks=None if rank is None else (rank,))
-    ranks = [one for one in opened.all_ranks() if rank in (None, one.rank)]
-    if not any(one.config.get("statistics") for one in ranks[:1]):
-        raise MissingDataError(f'{dump} has no statistics; record again with DumpConfig.data="statistic"')
-    return ranks
+class _Reading:
+    """All steps of a dump, each index read once, with what it lacks; ten thousand take minutes to read twice."""
+
+    def __init__(self, dump: Dump, rank: int | None) -> None:
+        """Take a dump, or one rank of it."""
+        self.dump = dump
+        self.ranks = [one for one in dump.all_ranks() if rank in (None, one.rank)]
+        self._problems = dump.problems if rank is None else ()
+        self._read: list[_Read] = []
+        self._is_said = False
+
+    def __iter__(self) -> Iterator[RankDump]:
+        """Read one index after the other; none is held afterwards."""
+        for at, rank in enumerate(with_progress("reading", self.ranks)):
+            fresh = rank.anew()
+            if at == len(self._read):
+                self._read.append(_Read(rank.step, rank.rank, fresh.lacks))
+            yield fresh
+
+    def say_not_whole(self) -> None:
+        """Print once what is not whole; read those that were not read yet."""
+        if not self._is_said:
+            self._is_said = True
+            rest = (rank.anew() for rank in self.ranks[len(self._read) :])
+            say_not_whole(self.dump.path, chain(self._read, rest), self._problems)
 
 
-def _over_steps(
-    ranks: list[RankDump], wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None
-) -> None:
+class _Read(NamedTuple):
+    """What a step and rank lacks."""
+
+    step: int
+    rank: int
+    lacks: str
+
+
+def _over_steps(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     """Print or write the statistics of results over all steps."""
+    if where == ("parquet", None):
+        raise click.UsageError("--format parquet needs --output FILE")
+    try:
+        _show(reading, wanted, where, limit)
+    except AtenDumpError:
+        reading.say_not_whole()
+        raise
+
+
+def _show(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     form, output = where
-    columns = over_steps_columns(ranks)
+    if not any(one.config.get("statistics") for one in reading.ranks[:1]):
+        raise MissingDataError(f'{reading.dump.path} has no statistics; record again with DumpConfig.data="statistic"')
+    columns = over_steps_columns(reading.ranks)
     names = list(columns)
-    statistics = names[names.index("slot") + 1 :]
-    rows = rows_over_steps(with_progress("reading", ranks), wanted, statistics)
-    dump = ranks[0].directory.parent.parent
+    rows = rows_over_steps(reading, wanted, names[names.index("slot") + 1 :])
     if form == "table":
         table, left_out = over_steps_table(rows, names, line_limit(limit))
+        reading.say_not_whole()
         print_table(table)
         say_left_out(left_out, "rows")
-    elif form == "parquet":
-        if output is None:
-            raise click.UsageError("--format parquet needs --output FILE")
+        return
+    if output is None:
+        reading.say_not_whole()  # before the first row
+    _write(islice(rows, limit or None), columns, (form, output), reading.dump.path)
+    reading.say_not_whole()
+
+
+def _write(rows: Iterable[Row], columns: dict[str, ColumnType], where: tuple[str, Path | None], dump: Path) -> None:
+    form, output = where
+    names = list(columns)
+    if form == "parquet" and output is not None:
         require("pyarrow", "parquet")
         refuse_to_replace_part_of([dump], output)
         with replaced_when_whole(output) as part:
             file = ParquetFile(part, columns)
-            for row in islice(rows, limit or None):
+            for row in rows:
                 file.add(row)
             file.close()
-    else:
-        with opened_file(output, [dump]) as text:
-            if form == "json":
-                write_json((dict(zip(names, row, strict=True)) for row in islice(rows, limit or None)), names, text)
-                return
-            writer = CsvRows(text)
-            writer.write(names)
-            for row in islice(rows, limit or None):
-                writer.write(row)
+        return
+    with opened_file(output, [dump]) as text:
+        if form == "json":
+            write_json((dict(zip(names, row, strict=True)) for row in rows), names, text)
+            return
+        writer = CsvRows(text)
+        writer.write(names)
+        for row in rows:
+            writer.write(row)

@@ -89,6 +89,8 @@ def check_references(rows: Mapping[int, RawRows | MadeRows], where: str) -> None
     known: dict[int, _Known] = {}
     for reference in _REFERENCES:
         found = columns.of(reference.kind, reference.field)
+        if not len(found):
+            continue
         if reference.target not in known:
             known[reference.target] = _Known(columns.of(reference.target, "id"))
         right = known[reference.target].has(found)
@@ -176,9 +178,8 @@ class _Columns:
 
     def expect(self, kind: int, field: str, right: Any, allowed: str) -> None:
         """Raise for the first record whose field is not right."""
-        wrong = np.flatnonzero(~right)
-        if len(wrong):
-            at = int(wrong[0])
+        if not right.all():
+            at = int(right.argmin())
             name = r.RECORD_TYPES[kind].__name__
             raise FormatError(
                 f"{self._where} has a {name} record, number {at} of its kind, whose {field} is "

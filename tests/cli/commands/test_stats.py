@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from click.testing import CliRunner, Result
 
 from aten_dump import open_dump
 from aten_dump.cli.commands.stats import command
+from aten_dump.dump.index import source
+from aten_dump.errors import AtenDumpError
+from aten_dump.store.index_reader import read_index
 from tests.cli.commands.tiny import record
 
 
@@ -90,3 +94,23 @@ def test_over_steps_takes_all_steps(three_steps: Path) -> None:
     assert "leave out --step" in run(three_steps, "--over-steps", "--step", "1").output
     assert "needs --output" in run(three_steps, "--over-steps", "--format", "parquet").output
     assert "goes with --over-steps" in run(three_steps, "--format", "parquet").output
+
+
+def test_over_steps_each_index_is_read_once(three_steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(source, "read_index", lambda path: read.append(path.parent.name) or read_index(path))
+    assert run(three_steps, "--over-steps").exit_code == 0
+    # The first one also says which statistics there are.
+    assert sorted(read) == ["step0", "step0", "step1", "step2"]
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_over_steps_what_is_missing_comes_first(three_steps: Path, tmp_path: Path, form: str) -> None:
+    dump = shutil.copytree(three_steps, tmp_path / "dump")
+    index = dump / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(index.read_bytes()[:-10])
+    lines = run(dump, "--over-steps", "--format", form, "--limit", "1").stdout.splitlines()
+    assert "step 1 rank 0" in lines[0] and len(lines) > 1
+    index.write_bytes(b"nothing of ours")
+    done = run(dump, "--over-steps", "--format", form)
+    assert "step 1 rank 0: damaged" in done.stdout.splitlines()[0] and isinstance(done.exception, AtenDumpError)
