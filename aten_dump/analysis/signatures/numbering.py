@@ -38,9 +38,9 @@ class Numbering:
         if signature.has_no_contents:
             return self.new()
         if signature.noise > _VAGUE * signature.norm:
-            if signature.noise > _NOTHING * math.sqrt(signature.numel):
-                return self.new()
             zero = Signature(signature.numel, 0.0, 0.0, 0.0, 0)
+            if signature.noise > _NOTHING * math.sqrt(signature.numel):
+                return self.number(zero) if signature.contents == zero.contents else self.new()
             noise, found = self._nothing.get(signature.numel) or (0.0, self.number(zero))
             self._nothing[signature.numel] = max(noise, signature.noise), found
             return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from aten_dump.analysis.signatures.numbering import Numbering
-from aten_dump.analysis.signatures.signature import sign
+from aten_dump.analysis.signatures.signature import Signature, sign
 
 
 def test_equal_contents_share_a_number_and_others_do_not() -> None:
@@ -41,3 +42,11 @@ def test_a_value_whose_digits_are_noise_stands_for_nothing_else() -> None:
     number = numbering.number(sign(signs)._replace(noise=4.0))
     assert numbering.find(sign(torch.tensor([0.5, 1.0, -1.0, 0.1], dtype=torch.float64))) is None
     assert numbering.number(sign(signs)._replace(noise=4.0)) != number
+
+
+@pytest.mark.parametrize("noises", [(1e-5, 1e-4), (1e-5, 1e-8), (1e-8, 1e-5)])
+def test_the_same_contents_have_one_number_however_far_rounding_may_move_them(noises: tuple[float, float]) -> None:
+    """Adam makes a step of any size of a gradient that is nothing but rounding: both sides may still end in zero."""
+    numbering = Numbering()
+    one, other = (numbering.number(Signature(1, 0.0, 0.0, 0.0, 0, noise)) for noise in noises)
+    assert one == other
