@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...dump import Call, Value
-from ..cone.cone import Cone
+from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, lost_gradients, number_of
 from ..evaluation.evaluation import Evaluation
 from .left_alone import SIDES
@@ -62,7 +62,12 @@ class CutGradients:
             return without
         touched = self._touched(1 - side, lost)
         touched |= {self._sides[1 - side].numbers.get(end.leaf.id, 0) for end in missing if end.leaf is not None}
-        cuts = [(call, True) for number, call in self._cuts(side) if number in touched]
+        last = self._last_reads(side)
+        cuts = [
+            (call, True)
+            for number, call in self._cuts(side)
+            if number in touched and any(last.get(value.id, 0) > call.id for _, value in call.result_values())
+        ]
         frozen = [(call, False) for number, call in self._frozen(side) if number in touched]
         call, flows = min(cuts or frozen, key=lambda found: found[0].id, default=(None, False))
         if call is None:
@@ -74,6 +79,12 @@ class CutGradients:
             told = told or f"a tensor that it is given has a gradient in the {there} only"
             told += f": in the {here} it needs none"
         return CutGradient(side, call, "; ".join(part for part in (text, told) if part))
+
+    def _last_reads(self, side: int) -> dict[int, int]:
+        """Return the last call that reads each value on the way to a side's ends, by id."""
+        leading = cone_of(self._sides[side], (), [end.value for end in self._ends[side]]).calls
+        reads = self._sides[side].flow.reads
+        return {value.id: number for number, call in sorted(leading.items()) for _, value in reads(call)}
 
     def _unread(self, side: int, missing: Sequence[End]) -> CutGradient | None:
         """Return the first call of a side that goes without a parameter which the other side reads."""
@@ -130,7 +141,7 @@ class CutGradients:
         yield from self._detaches(side)
         evaluation, other = self._sides[side], self._sides[1 - side]
         for call in evaluation.flow.calls():  # gradients may be asked for without their graph, and computed with
-            if call.phase != "forward" or call.sequence_nr is not None:
+            if call.phase != "forward" or call.sequence_nr is not None or _has_own_backward(call):
                 continue
             for _, value in evaluation.flow.results(call):
                 number = evaluation.numbers.get(value.id)
@@ -146,12 +157,12 @@ class CutGradients:
         return bool(found) and all(found)
 
     def _detaches(self, side: int) -> Iterator[tuple[int, Call]]:
-        """Yield what a side detaches more often than the other: each op of autograd's keeps its own detached."""
+        """Yield what a side detaches more often than the other."""
         left = Counter(key for key, _, _ in self._detached(1 - side))
         for key, number, call in self._detached(side):
             if left[key]:
                 left[key] -= 1
-            else:
+            elif call.parent is None or not _is_differentiated(call.parent):
                 yield number, call
 
     def _detached(self, side: int) -> Iterator[tuple[Hashable, int, Call]]:
@@ -192,6 +203,19 @@ def _forward(evaluation: Evaluation) -> Iterator[Call]:
     calls = [*evaluation.flow.calls()]
     begun = next((call.id for call in calls if call.phase == "backward"), sys.maxsize)
     return (call for call in calls if call.phase == "forward" and call.id < begun)
+
+
+def _has_own_backward(call: Call) -> bool:
+    """Return True if a call is part of one that has a backward: an autograd function does without nodes inside."""
+    around = call.parent
+    while around is not None and not _is_differentiated(around):
+        around = around.parent
+    return around is not None
+
+
+def _is_differentiated(call: Call) -> bool:
+    """Return True if a Python-level call has a backward: what it detaches inside, autograd keeps."""
+    return call.kind == "api" and bool(call.backward)
 
 
 def _around(call: Call) -> str:
