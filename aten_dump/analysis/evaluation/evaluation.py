@@ -180,10 +180,19 @@ class Evaluation:
         watch_all: the same, views too, after it.
         watch_calls: is called after each call.
         watch_left: is shown what each buffer was left as.
+        replaced: what stands for values that calls make, or show of another one, with its number, by id.
         rounds: every result is moved by what its dtype rounds, in place of `jitter`.
         rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """
+
+    watch: Callable[[Value, torch.Tensor], None] | None = None
+    watch_all: Callable[[Value, torch.Tensor], None] | None = None
+    watch_calls: Callable[[Call], None] | None = None
+    watch_left: Callable[[Value, torch.Tensor], None] | None = None
+    replaced: Mapping[int, tuple[torch.Tensor, int]] = MappingProxyType({})
+    rounds = False
+    rounded: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -219,12 +228,6 @@ class Evaluation:
         self._leads = leads
         self._jitter = jitter
         self._generator = torch.Generator()
-        self.rounds = False
-        self.rounded: frozenset[int] = frozenset()
-        self.watch: Callable[[Value, torch.Tensor], None] | None = None
-        self.watch_all: Callable[[Value, torch.Tensor], None] | None = None
-        self.watch_calls: Callable[[Call], None] | None = None
-        self.watch_left: Callable[[Value, torch.Tensor], None] | None = None
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
@@ -302,6 +305,11 @@ class Evaluation:
     def depends(self, value: Value) -> bool:
         """Return True if something of a value depends on memory that nothing wrote."""
         return self._step.depends(value)
+
+    @property
+    def numbering(self) -> Numbering:
+        """The numbers of both sides' values."""
+        return self._shared.numbering
 
     @property
     def undefined(self) -> UndefinedMemory:
@@ -459,6 +467,8 @@ class Evaluation:
                 tensor = self._shared.files.within([tensor])[0]
             if slot in plan.results:
                 tensor = self._made(plan, item, tensor)
+            elif item.id in self.replaced:
+                tensor = self._replace(item, tensor)
             tensors[slot] = tensor
             (self._memory.begin if is_made else self._memory.keep)(item, tensor)
             if self.watch_all is not None:
@@ -486,6 +496,8 @@ class Evaluation:
     def _made(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         """Return a result of a call as the evaluation goes on with it."""
         tensor = self._chosen(plan, value, tensor)
+        if value.id in self.replaced:
+            tensor = self._replace(value, tensor)
         if self.watch is not None:
             self.watch(value, tensor)
         if value.storage in self._step.loss_scales and value.numel == 1:
@@ -495,6 +507,12 @@ class Evaluation:
             eps = torch.finfo(value.dtype if is_real else torch.float32).eps
             _move(tensor, eps if self.rounds and is_real else self._jitter, 2 / eps, self._generator)
         return tensor
+
+    def _replace(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        """Write to what a call made, or to what a view shows, what is to stand there."""
+        contents, number = self.replaced[value.id]
+        self._give(value, number)
+        return laid(contents.to(tensor.dtype), tensor)
 
     def _key(self, plan: CallPlan) -> Key:
         """Return the key of a call, with the target's numbers for those that were computed of numbers read."""

@@ -32,7 +32,7 @@ from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
-from ..parts.parts import PartsFound, may_be_in_parts
+from ..parts.parts import PartsFound, are_of_other_shapes, may_be_in_parts
 from ..sources.batch_order import BatchOrder, batch_order
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
@@ -53,6 +53,7 @@ class Evaluated:
     near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
     parts: PartsFound | None = None  # where parts of the other side's values were looked for
     notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
+    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]] = ({}, {})  # of sources, as they were given
     reordered: bool = False  # the sides were given the rows of their batch in different orders
 
     @property
@@ -157,7 +158,12 @@ def _settled(
     moved.run()
     noise = [sides[0].noise_beside(moved), {}]
     sources = found.sources
-    in_parts = sources.were_in_parts or may_be_in_parts(found.ends, (sources.target, sources.baseline))
+    in_parts = (
+        bool(sources.relaid)
+        or sources.were_in_parts
+        or may_be_in_parts(found.ends, (sources.target, sources.baseline))
+        or are_of_other_shapes(sides)
+    )
     if rounded[1] or alone[1] or unseen or in_parts:
         other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
         other.rounded, other.rounds = alone[1], unseen
@@ -173,7 +179,7 @@ def _settled(
             again = ask(sides)
             found = replace(again, notes=(*again.notes, *parts.notes))
         found = replace(found, parts=parts)
-    return found
+    return replace(found, contents=contents)
 
 
 def _parts(
@@ -183,7 +189,7 @@ def _parts(
     found: Evaluated,
 ) -> PartsFound:
     """Evaluate both sides once more, and find which values are parts of the other side's."""
-    parts, shared = PartsFound(sides, found.ends), Shared()
+    parts, shared = PartsFound(sides, found.ends, found.sources.relaid), Shared()
     for side in (0, 1):
         again = Evaluation(steps[side], shared, contents[side], leads=side == 0)
         again.watch_all = partial(parts.watch, side)

@@ -1,17 +1,14 @@
 """Which call behind the cut is asked first, on either side: of many, the one that may be the cause.
 
 Theory of operation
-    The walk back from ends that differ finds all that one side alone makes. Some of it may be another way to the same
-    result: a cache's pages, tokens sorted by expert, a rotary table as complex numbers. So not every call is asked. A
-    call counts if it leads to the first call that both programs make at one line and that came out otherwise, and if
-    it leads to nothing that came out right. Of these the first in execution order is taken. Where both sides' first
-    calls make integers or tables, calls that compute are asked before them.
+    What is left behind the cut begins with the mistake, or with another way to the same result: tokens sorted by
+    expert, a rotary table as complex numbers. The first call in execution order is taken. Where it makes integers or a
+    table, the first call that computes is asked before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -26,7 +23,6 @@ from ..flow.moving_ops import moves_elements
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .other_layout import FORWARD
-from .other_sources import holds_permuted
 from .state_names import StateNames
 
 _OF_ONE_PROGRAM: Final = 0.3  # of the lines that make calls on one side, which make the same on the other
@@ -60,25 +56,28 @@ class Candidates:
         self._ends = ends
         self._pairs = pairs
 
-    def find(self, cones: tuple[Cone, Cone], kinds: Container[str], *, in_other_order: bool) -> list[Call | None]:
+    def find(
+        self, cones: tuple[Cone, Cone], kinds: Container[str], *, in_other_order: bool, is_packed: bool = False
+    ) -> list[Call | None]:
         """Return the call of either cone to ask first.
 
         Args:
             cones: what lies behind the ends that differ.
             kinds: of these ends.
             in_other_order: one side's rows are in another order than the other's.
+            is_packed: one side begins with rows of what the other side begins with.
         """
-        behind = self._behind_first_like(0, cones[0]), self._behind_first_like(1, cones[1])
-        right = [self._came_right(side, cone) for side, cone in enumerate(cones)]
-        firsts = self._firsts(_without(behind, right), kinds, in_other_order)
-        if any(self._reads_of(side, call, right[side]) for side, call in enumerate(firsts)):
-            firsts = self._firsts(behind, kinds, in_other_order)  # what it reads was right by chance, as before a norm
+        firsts = self._firsts(cones, kinds, in_other_order, is_packed)
         firsts = self._beside_each_other(cones, firsts)
         if firsts[0] is None or firsts[1] is None or firsts[0].op == firsts[1].op:
             return firsts
         asked = [self._computing(side, cone) for side, cone in enumerate(cones)]
-        if all(map(_makes_integers, filter(None, firsts))):
+        are_integers = [_makes_integers(call) for call in firsts if call is not None]
+        if all(are_integers):
             return asked if any(asked) else firsts
+        if any(are_integers):
+            pairs = zip(firsts, asked, are_integers, strict=True)
+            return [other or one if is_integer else one for one, other, is_integer in pairs]
         if all(self.lines) and any(moves_elements(call.op) for call in firsts if call is not None):
             alone = [call if self._is_lacking(side, call, cones[1 - side]) else None for side, call in enumerate(asked)]
             if any(alone):
@@ -89,37 +88,20 @@ class Candidates:
             return firsts
         return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
 
-    def _behind_first_like(self, side: int, cone: Cone) -> Cone:
-        """Return the part of a cone behind the first call that the other side's program makes too, at the same line.
-
-        A cone that begins with calls of one side alone may begin with another layout of the work, as a cache's pages:
-        of such calls those count that lead to the first one that came out otherwise.
-        """
-        flow, others = self._sides[side].flow, self._sides[1 - side].holders
-        made = made_of_nothing(self._sides[side], cone, others)
-        computing = (
-            call
-            for number, call in sorted(cone.calls.items())
-            if not (number in made or flow.is_view(call) or _makes_integers(call))
-        )
-        likes = self.lines[1 - side]
-        found = next((call for call in computing if place_of(call) in likes), cone.first)
-        if found is None or found is cone.first:
-            return cone
-        return cone_of(self._sides[side], others, [value for _, value in found.result_values()])
-
-    def _firsts(self, cones: tuple[Cone, Cone], kinds: Container[str], in_other_order: bool) -> list[Call | None]:
+    def _firsts(
+        self, cones: tuple[Cone, Cone], kinds: Container[str], in_other_order: bool, is_packed: bool
+    ) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
         A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
-        distances) is none either: what is done with it is.
+        distances) is none either: what is done with it is. For a batch that is packed otherwise both make such tables.
         """
         is_exact = kinds == FORWARD or self._is_forward_exact()
         made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
         found: list[Call | None] = []
         for side, cone in enumerate(cones):
-            left_out: set[int] = set() if made[1 - side] else made[side]
-            if in_other_order:
+            left_out: set[int] = set() if made[1 - side] and not is_packed else made[side]
+            if in_other_order or is_packed:
                 left_out = left_out | self._ordering(side, cone)
             if kinds != FORWARD:
                 right = [end.value for end in self._ends[side] if end.kind in FORWARD]
@@ -127,41 +109,13 @@ class Candidates:
             pairs = self._pairs[side]
             asked = {
                 number
-                for number in left_out & pairs.keys()
+                for number in (left_out & pairs.keys() if not is_packed else ())
                 if self.is_asked_otherwise(pairs[number])
                 or (not is_exact and pairs[number].target.op == pairs[number].baseline.op)
             }
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
-
-    def _came_right(self, side: int, cone: Cone) -> set[int]:
-        """Return the ids of the calls of a cone that lead to a value of the forward that both sides have."""
-        flow = self._sides[side].flow
-        found: set[int] = set()
-        for call in reversed([call for call in flow.calls() if call.phase == "forward"]):
-            if call.id in found or self._is_right(side, call):
-                for _, value in flow.reads(call):
-                    for maker in (flow.maker(value), (flow.writer(value) or (None,))[0]):
-                        if maker is not None:
-                            found.add(maker.id)
-        return found & cone.calls.keys()
-
-    def _is_right(self, side: int, call: Call) -> bool:
-        """Return True if the other side has all floats that a call made, and they say something of what it read."""
-        made = [value for _, value in self._sides[side].flow.results(call) if value.is_floating and value.numel > 1]
-        if not made or reads_no_elements(call.op):
-            return False
-        signatures = [self._sides[side].signatures.get(value.id) for value in made]
-        return all(one is not None and one.norm for one in signatures) and not any(
-            self.is_odd(side, value) for value in made
-        )
-
-    def _reads_of(self, side: int, call: Call | None, makers: set[int]) -> bool:
-        """Return True if a call reads what one of some calls made."""
-        flow = self._sides[side].flow
-        found = (flow.maker(value) for _, value in flow.reads(call)) if call is not None else ()
-        return any(maker is not None and maker.id in makers for maker in found)
 
     def _is_lacking(self, side: int, call: Call | None, others: Cone) -> bool:
         """Return True if the other side makes no such call at this line, nor one like it behind its own cut."""
@@ -259,6 +213,17 @@ class Candidates:
                 return self._sides[side].numbers.get(ours[slot].id) in self._sides[1 - side].holders
         return False
 
+    def may_be_other_arguments(self, target: Call, baseline: Call) -> bool:
+        """Return False of two views of unlike sizes at two places: a program takes parts of the same in many places."""
+        if place_of(target) == place_of(baseline) or not self._sides[0].flow.is_view(target):
+            return True
+        sizes = [[value.numel for _, value in call.output_values()] for call in (target, baseline)]
+        return sizes[0] == sizes[1]
+
+    def share_inputs(self, target: Call, baseline: Call) -> bool:
+        """Return True if two calls compute with something that both sides have."""
+        return bool(self._numbers_read(0, target) & self._numbers_read(1, baseline))
+
     def _numbers_read(self, side: int, call: Call) -> set[int]:
         """Return the numbers of what a call computes with and both sides have: of floats, if it reads any."""
         read = [value for _, value in self._sides[side].flow.reads(call)]
@@ -289,15 +254,15 @@ class Candidates:
         return (
             pair.target.op == pair.baseline.op
             and read[0] == read[1]
+            and self.may_be_other_arguments(pair.target, pair.baseline)
             and self.is_at_this_line_alone(0, pair.target) == self.is_at_this_line_alone(1, pair.baseline)
             and are_asked_otherwise(pair.target, pair.baseline)
         )
 
     def odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
-        """Yield the sources that a call reads and the other side does not have, not even in another order."""
-        others = (self._sources.target, self._sources.baseline)[1 - side]
+        """Yield the sources that a call reads and the other side does not have, not even in other places."""
         for slot, value in self._sides[side].flow.reads(call):
-            if self.is_odd_source(side, value) and not any(holds_permuted(value, other) for other in others):
+            if self.is_odd_source(side, value) and not any(one.has(value) for one in self._sources.relaid):
                 yield slot, value
 
     def is_odd_source(self, side: int, value: Value) -> bool:
@@ -306,13 +271,6 @@ class Candidates:
     def is_odd(self, side: int, value: Value) -> bool:
         """Return True if the other side does not have a value."""
         return self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders
-
-
-def _without(cones: tuple[Cone, Cone], left_out: Sequence[set[int]]) -> tuple[Cone, Cone]:
-    """Return cones without some calls; a cone of which nothing would be left is whole."""
-    rest = [{n: call for n, call in cone.calls.items() if n not in left_out[i]} for i, cone in enumerate(cones)]
-    one, other = (replace(cone, calls=calls or cone.calls) for cone, calls in zip(cones, rest, strict=True))
-    return one, other
 
 
 def are_asked_otherwise(target: Call, baseline: Call) -> bool:

@@ -25,11 +25,13 @@ from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence
 from .other_sources import computing, first_reader, other_source
+from .repair import Repair
 from .state_names import StateNames
 from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
 
+Odd = tuple[Sequence[End], Sequence[End]]
 _MOST_NAMED: Final = 3
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
@@ -68,6 +70,10 @@ class Causes:
     """Finds the cause of ends that differ.
 
     It has more than twenty methods, one for each thing that may tell two calls apart.
+
+    Attributes:
+        cones: what lies behind the ends that differ.
+        repair: evaluates the target with one of its values replaced; None: what is behind the cut is taken as it is.
     """
 
     def __init__(
@@ -92,17 +98,18 @@ class Causes:
         self._sources = sources
         self._ends = ends
         self._parts = parts
+        self.repair: Repair | None = None
         self._layout: OtherLayout | None = None
         self._candidates = Candidates(sides, sources, ends, self._pairs)
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
 
-    def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
+    def find(self, odd: Odd, near: Sequence[NearCall] = ()) -> Cause:
         """Return the cause of some ends that one side lacks, or of calls that were given another number."""
         cause = self._found(odd, near)
         factor = factor_sentence(self._sides, self._ends)
         return replace(cause, text=f"{cause.text}; {factor}") if factor else cause
 
-    def _found(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall]) -> Cause:
+    def _found(self, odd: Odd, near: Sequence[NearCall]) -> Cause:
         if not (odd[0] or odd[1]):
             return self._same_op(near[0].target, near[0].baseline)
         flows = self._sides[0].flow, self._sides[1].flow
@@ -123,22 +130,42 @@ class Causes:
                 return _at("gradient", cut.side, cut.call, cut.text)
         behind_first = self._behind(earliest(first_odd, flows))
         if any(cone.calls for cone in behind_first):
-            cones = behind_first
-        if (found := unwritten(self._sides, cones)) is not None:
-            return Cause("rewired", found[0], found[1], found[2], "", found[3])
-        if (calls := self._reading_others(cones)) is not None:
-            return calls
-        firsts = self._candidates.find(cones, kinds, in_other_order=self._layout.is_in_other_order)
-        if firsts[0] is None and firsts[1] is None:
-            return self._at_an_end(first_odd)
-        cause = self._behind_the_cut(cones, firsts[0], firsts[1])
+            first_odd, cones = earliest(first_odd, flows), behind_first
+        cause = self._of_cones(cones, kinds, first_odd)
         if all(end.kind == "left" for ends in odd for end in ends):
             side = 0 if odd[0] else 1
             name = name_of(self._sides[side].flow, odd[side][0].value)
             cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
         return cause
 
-    def _unread(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause | None:
+    def _of_cones(self, cones: tuple[Cone, Cone], kinds: Container[str], odd: Odd) -> Cause:
+        """Return the cause in what lies behind some ends of these kinds."""
+        if (found := unwritten(self._sides, cones)) is not None:
+            return Cause("rewired", found[0], found[1], found[2], "", found[3])
+        if (calls := self._reading_others(cones)) is not None:
+            return calls
+        if self.repair is not None and _are_written_otherwise(cones):
+            cones = self.repair.narrow(cones, odd)
+        in_other_order = self._layout is not None and self._layout.is_in_other_order
+        is_packed = self._parts is not None and self._parts.is_packed
+        firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
+        if firsts[0] is None and firsts[1] is None:
+            return self._at_an_end(odd)
+        cause = self._behind_the_cut(cones, firsts[0], firsts[1])
+        found = None if self.repair is None else self.repair.found
+        return cause if found is None else self._with_last(cause, *found)
+
+    def _with_last(self, cause: Cause, target: Value, baseline: Value) -> Cause:
+        """Return a cause with the last call that may be it, where both sides make the same in two ways up to there."""
+        calls = self._sides[0].flow.maker(target), self._sides[1].flow.maker(baseline)
+        if cause.kind != "region" or cause.target is None or cause.baseline is None:
+            return cause
+        if calls[0] is None or calls[1] is None or cause.named in calls:
+            return cause
+        last, like = (f"{call.name} ({_line(call)})" for call in calls if call is not None)
+        return replace(cause, text=f"{cause.text}; the ends agree if {last} makes what {like} of the baseline does")
+
+    def _unread(self, odd: Odd) -> Cause | None:
         """Return the cause where one side alone changes a parameter, as the other does not read it."""
         for side in (0, 1):
             for end in odd[side]:
@@ -150,7 +177,7 @@ class Causes:
                     return Cause("rewired", here if side else there, there if side else here, text)
         return None
 
-    def _behind(self, odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
+    def _behind(self, odd: Odd) -> tuple[Cone, Cone]:
         target, baseline = self._sides
         return (
             cone_of(target, baseline.holders, [end.value for end in odd[0]]),
@@ -170,9 +197,10 @@ class Causes:
             return self._same_op(*pair)
         alone = [self._candidates.is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
         if first is not None and other is not None and first.op == other.op:
-            if alone[0] == alone[1]:
+            if alone[0] != alone[1]:
+                first, other = (first, None) if alone[0] else (None, other)
+            elif self._may_stand_for(first, other):
                 return self._same_op(first, other)
-            first, other = (first, None) if alone[0] else (None, other)
         for side, call in ((0, first), (1, other)):
             known = None if call is None else self._pairs[side].get(call.id)
             if known is not None and self._candidates.is_asked_otherwise(known):
@@ -182,12 +210,20 @@ class Causes:
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
-        if lacks and not adds:
+        is_rewritten = any(self._candidates.lines) and all(alone)  # what one side lacks, it may do otherwise
+        if lacks and not (adds or is_rewritten):
             return self._of_odd_source(first) or self._one_sided(None, other, calls)
-        if adds and not lacks:
+        if adds and not (lacks or is_rewritten):
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
+
+    def _may_stand_for(self, target: Call, baseline: Call) -> bool:
+        """Return True if two calls of an op are made at one place, or make as much of something both sides have."""
+        if place_of(target) == place_of(baseline) or not any(self._candidates.lines):
+            return True
+        sizes = [{value.numel for _, value in call.result_values()} for call in (target, baseline)]
+        return bool(sizes[0] & sizes[1]) and self._candidates.share_inputs(target, baseline)
 
     def _beside_no_change(
         self, first: Call | None, other: Call | None, cones: tuple[Cone, Cone]
@@ -244,6 +280,7 @@ class Causes:
             # A pair that is the same ends the search: the other side makes this very call.
             pairs = [*takewhile(lambda pair: are_asked_otherwise(*pair), pairs)]
             is_alone = self._candidates.is_at_this_line_alone(side, call)
+            pairs = [pair for pair in pairs if self._candidates.may_be_other_arguments(*pair)]
             pairs = [p for p in pairs if self._candidates.is_at_this_line_alone(1 - side, p[1 - side]) == is_alone]
             if pairs:
                 return min(pairs, key=lambda pair: place_of(pair[0]) != place_of(pair[1]))
@@ -440,7 +477,7 @@ class Causes:
             return "its inputs are the same"
         return "its inputs are the same as values of the baseline" if ours else ""
 
-    def _at_an_end(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause:
+    def _at_an_end(self, odd: Odd) -> Cause:
         """Return the cause where every value has a counterpart, and an end has another one."""
         side = 0 if odd[0] else 1
         end = odd[side][0]
@@ -452,13 +489,19 @@ class Causes:
         return _at(kind, side, call, text)
 
 
-def _first_group(odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Container[str], tuple[list[End], list[End]]]:
+def _first_group(odd: Odd) -> tuple[Container[str], Odd]:
     """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows."""
     for kinds in (FORWARD, ("gradient",), ("left",)):
         found = tuple([end for end in ends if end.kind in kinds] for ends in odd)
         if found[0] or found[1]:
             return kinds, (found[0], found[1])
     return (), ([], [])
+
+
+def _are_written_otherwise(cones: tuple[Cone, Cone]) -> bool:
+    """Return True if two cones are not made by calls of the same places."""
+    target, baseline = (Counter(map(place_of, cone.calls.values())) for cone in cones)
+    return target != baseline
 
 
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...dump import Call, Value
 from ..cone.cone import Cone
 from ..evaluation.evaluation import Evaluation
-from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..signatures.signature import is_same, sign_value
 from ..sources.stand_ins import Sources
@@ -41,17 +38,6 @@ def computing(flow: DataFlow, cone: Cone) -> Call | None:
 
 def _held_the_same(one: Value, other: Value) -> bool:
     return one.has_data and other.has_data and is_same(sign_value(one), sign_value(other))
-
-
-def holds_permuted(one: Value, other: Value) -> bool:
-    """Return True if two values hold the same elements in another order, as weights that a port lays out otherwise."""
-    if one.numel != other.numel or one.dtype_name != other.dtype_name or not (one.has_data and other.has_data):
-        return False
-    try:
-        ours, theirs = (value.shared_tensor().to_dense().flatten().sort().values for value in (one, other))
-    except UNREADABLE:  # complex numbers have no order
-        return False
-    return torch.equal(ours, theirs)
 
 
 def first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:

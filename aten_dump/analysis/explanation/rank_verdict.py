@@ -32,6 +32,7 @@ from ..rerun.rounding_error import SUSPECT, LocalError
 from ..rerun.undefined_elements import DEPENDS
 from .both_sides import Evaluated
 from .causes import Cause, Causes
+from .repair import Repair
 from .spread import Spread, spread
 
 _MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
@@ -91,7 +92,10 @@ class RankVerdict:
         return any(row.baseline is not None and row.baseline.id in partners for row in wrong)
 
     def _causes(self) -> Causes:
-        return Causes(self._found.sides, self._found.sources, self._found.ends, self._pairs, self._found.parts)
+        found = self._found
+        causes = Causes(found.sides, found.sources, found.ends, self._pairs, found.parts)
+        causes.repair = Repair(found.sides, found.steps, found.contents)
+        return causes
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:

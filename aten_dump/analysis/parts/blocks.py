@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import torch
 
@@ -25,6 +25,8 @@ _MOST_ELEMENTS: Final = 1 << 22
 _MOST_ROWS: Final = 1 << 18  # of each some 40 bytes are kept
 _SMALLEST: Final = 1e-12
 _CANCELLED: Final = 1e-7  # relative to a tensor: what the norms of its blocks, as differences of sums, may be off
+_MOST_ROWS_SOUGHT: Final = 1 << 11  # that are looked for one by one, and among which
+_LEAST_IN_ROW: Final = 2  # elements
 _MOST_HITS: Final = 256  # blocks of one norm that are looked at: zeros and padding repeat
 _SPREAD: Final = 10.0  # times the norm's tolerance: what a projection may be off
 
@@ -51,10 +53,30 @@ class Block:
         inner = 0 if self.within is None else self.within.start_along(dim)
         return inner + (self.start if self.dim == dim else 0)
 
+    def take(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return the block of a tensor."""
+        return self.of(whole)
+
+    def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Write a tensor to the block of another one."""
+        self.of(whole).copy_(part)
+
     def of(self, whole: torch.Tensor, ahead: int = 0) -> torch.Tensor:
-        """Return the block of a tensor that has so many more dimensions ahead."""
+        """Return a view of the block of a tensor that has so many more dimensions ahead."""
         larger = whole if self.within is None else self.within.of(whole, ahead)
         return larger.narrow(self.dim + ahead, self.start, self.length)
+
+
+class Where(Protocol):
+    """Where a tensor lies in another one."""
+
+    def take(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return the tensor that lies there."""
+        ...
+
+    def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Write a tensor there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +85,7 @@ class Covered:
 
     side: int
     whole: Value
-    pieces: tuple[tuple[Value, Block], ...]
+    pieces: tuple[tuple[Value, Where], ...]
 
 
 class Rows:
@@ -103,6 +125,12 @@ class Rows:
         found.sums, found.squares = self.sums.narrow(dim + 1, start, length), self.squares.narrow(dim, start, length)
         found.norm = math.sqrt(float(found.squares.sum()))
         return found
+
+    def rows(self) -> torch.Tensor:
+        """Return what is kept of each row that is not zero, float[rows, numbers]: its norm and projections."""
+        norms = self.squares.flatten().sqrt()
+        sums = torch.view_as_real(self.sums.flatten(1)).permute(1, 0, 2).flatten(1)
+        return torch.cat((norms.unsqueeze(-1), sums), -1)[norms > 0]
 
     def projections(self) -> list[complex]:
         """Return the projections of the whole tensor."""
@@ -199,6 +227,21 @@ class Blocks:
                     if whole.has(wanted, _SPREAD * (TOLERANCE * part.norm + noise), block):
                         found.append((number, block))
         return found
+
+    def with_all_rows(self, part: Rows, noise: float = 0.0) -> Iterator[int]:
+        """Yield the ids of the tensors that have each row of a tensor somewhere; none for a tensor of one row.
+
+        Args:
+            part: the tensor.
+            noise: L2 norm of what rounding may change of it.
+        """
+        ours, allowed = part.rows(), _SPREAD * (TOLERANCE * part.norm + noise)
+        if part.last < _LEAST_IN_ROW or not 1 < len(ours) <= _MOST_ROWS_SOUGHT:
+            return
+        for number in self._with_largest_row(part, TOLERANCE * part.norm + noise):
+            theirs = self._wholes[number].rows()
+            if 0 < len(theirs) <= _MOST_ROWS_SOUGHT and bool((torch.cdist(ours, theirs).amin(1) <= allowed).all()):
+                yield number
 
     def _with_largest_row(self, part: Rows, allowed: float) -> list[int]:
         """Return the ids of the tensors that have a row of the norm of a part's largest one, in the order given."""

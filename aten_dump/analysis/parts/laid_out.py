@@ -75,11 +75,14 @@ class LaidOut:
         self.terms: tuple[dict[int, Term], dict[int, Term]] = ({}, {})
         moved = self._taken_by(0, _MOVES), self._taken_by(1, _MOVES)
         self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
-        if self.is_in_other_order:
-            for side, some in enumerate(moved):
-                self._found[side].update(() if parts is None else parts.picked[side], *some.values())
+        if parts is not None and (self.is_in_other_order or parts.is_packed):
+            for side in (0, 1):
+                self._found[side].update(parts.in_rows[side])
+        for side, some in enumerate(moved) if self.is_in_other_order else ():
+            self._found[side].update(*some.values())
         for side in (0, 1):
             self._found[side].update(*self._taken_by(side, _SLICES).values())
+            self._found[side].update(() if parts is None else parts.relaid.in_other_places[side])
         made = self._made_by(0), self._made_by(1)
         candidates = [*_alike(made), *_in_rounds(0, made), *_in_rounds(1, made)]
         for side, one, terms in sorted(candidates, key=lambda found: found[1].call.id):

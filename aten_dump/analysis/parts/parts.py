@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,13 +21,13 @@ from ...dump import Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
+from .relaid import Relaid, RelaidValues
 
 _MOST_NOTES: Final = 3
-_MOST_PICKED: Final = 64  # rows of a value that are looked for one by one
 
 Sides = tuple[Evaluation, Evaluation]
 Piece = tuple[int, Block]  # id of a part, or of what holds it, and where it lies
-Picked = tuple[set[int], set[int]]
+InRows = tuple[set[int], set[int]]
 
 
 def may_be_in_parts(
@@ -42,6 +42,17 @@ def may_be_in_parts(
     return any(_is_part(one, other) for ours, theirs in (outputs, given) for one in set(ours) for other in set(theirs))
 
 
+def are_of_other_shapes(sides: Sides) -> bool:
+    """Return True if at one line both sides make values of other shapes, or one of them makes more of them."""
+    made: list[dict[tuple[str, str, str], Counter[tuple[int, ...]]]] = []
+    for side in sides:
+        made.append(defaultdict(Counter))
+        for call in side.flow.calls():
+            for _, value in side.flow.results(call)[:1]:
+                made[-1][call.op, call.phase, call.where][tuple(value.shape)] += 1
+    return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys())
+
+
 def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
     return bool(dimensions_of(one, other) or dimensions_of(other, one))
 
@@ -49,8 +60,9 @@ def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
 class PartsFound:
     """Finds the parts, and lets both sides have their numbers."""
 
-    def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]]) -> None:
-        """Take both sides, of which some ends differ."""
+    def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]], relaid: Sequence[Relaid] = ()) -> None:
+        """Take both sides, of which some ends differ, and their sources with elements in other places."""
+        self.relaid = RelaidValues(sides, relaid)
         self._sides = sides
         self._ends = ends
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
@@ -61,6 +73,8 @@ class PartsFound:
         self._wholes: tuple[set[int], set[int]] = (set(), set())  # numbers of those that the other side has
         self._may_hold: dict[tuple[int, tuple[int, ...]], bool] = {}  # parts of the other side's, by side and shape
         self._like: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
+        self._items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with a dimension of one ahead
+        self._in_batches: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
         self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
@@ -69,10 +83,13 @@ class PartsFound:
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes, while it is evaluated once more."""
+        self.relaid.watch(side, value, tensor)
         if value.id in self._rows[side] or not can_be_block(tensor):
             return
         if self._is_odd(side, value) or self._is_whole(side, value, tuple(tensor.shape)):
             self._rows[side][value.id] = Rows(tensor)
+            if self._is_item(side, tensor):
+                self._items[side][value.id] = Rows(tensor.unsqueeze(0))
             if tensor.dim() > 1 and tensor.is_floating_point() and self._has_like(side, tuple(tensor.shape)):
                 self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
 
@@ -82,6 +99,14 @@ class PartsFound:
             others = (one for one in self._odd_shapes[1 - side] if one[:-1] == shape[:-1])
             self._like[side][shape] = any(one != shape for one in others)
         return self._like[side][shape]
+
+    def _is_item(self, side: int, tensor: torch.Tensor) -> bool:
+        """Return True if the other side may have a batch of which a tensor is one item, without its dimension."""
+        shape = tuple(tensor.shape)
+        if shape not in self._in_batches[side]:
+            batches = (one for one in self._odd_shapes[1 - side] if len(one) == 1 + len(shape) and one[1:] == shape)
+            self._in_batches[side][shape] = any(one[0] > 1 for one in batches)
+        return self._in_batches[side][shape] and tensor.is_floating_point()
 
     def _shapes_of_odd(self, side: int) -> set[tuple[int, ...]]:
         """Return the shapes of the values that the other side lacks."""
@@ -127,7 +152,11 @@ class PartsFound:
         """Let both sides have the numbers of parts that were found; return True if there were some."""
         covered: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = (defaultdict(list), defaultdict(list))
         parts: list[tuple[int, Value]] = []
-        for side, number, found in (*self._blocks(self._rows), *self._blocks(self._turned, turned=True)):
+        for side, number, found in (
+            *self._blocks(self._rows, self._rows),
+            *self._blocks(self._turned, self._turned, turned=True),
+            *self._blocks(self._items, self._rows),
+        ):
             parts.append((side, self._sides[side].flow.rank.value_by_id(number)))
             self._note(side, parts[-1][1], found)
             self.places[side][number] = found
@@ -143,49 +172,57 @@ class PartsFound:
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
                     self._note_covered(side, whole, seen)
-        return bool(parts)
+        for side, whole, pieces in self.relaid.met:
+            rank = self._sides[1 - side].flow.rank
+            values = tuple((rank.value_by_id(part), where) for part, where in pieces)
+            self._let_have(1 - side, self._numbers(side, whole))
+            for part, _ in values:
+                self._let_have(side, self._numbers(1 - side, part))
+            self.covered.append(Covered(side, whole, values))
+        return bool(parts or self.relaid.met)
 
     @cached_property
-    def picked(self) -> Picked:
-        """The numbers of either side's values of which each row lies somewhere in one value of the other side's.
+    def in_rows(self) -> InRows:
+        """The numbers of either side's values of which all rows lie somewhere in one value of the other's, and of it.
 
-        So have those that such values cover.
+        A row is what lies along the last dimension. Rows of zeros are padding.
         """
-        found: Picked = (set(), set())
+        found: InRows = (set(), set())
         for side in (0, 1):
-            blocks, reached = Blocks(self._rows[1 - side]), defaultdict[int, set[int]](set)
-            for number, rows in self._rows[side].items():
-                if number not in self.places[side] and len(rows.shape) > 1 and 1 < rows.shape[0] <= _MOST_PICKED:
-                    places = self._picked_from(blocks, rows, self._noise(side, number))
-                    if places:
-                        found[side].update(self._numbers(side, self._sides[side].flow.rank.value_by_id(number)))
-                    for held, starts in places.items():
-                        reached[held] |= starts
-            for held, starts in reached.items():
-                if len(starts) == self._rows[1 - side][held].shape[0]:
-                    value = self._sides[1 - side].flow.rank.value_by_id(held)
-                    found[1 - side].update(self._numbers(1 - side, value))
+            blocks, rank = Blocks(self._rows[1 - side]), self._sides[side].flow.rank
+            for id, rows in self._rows[side].items():
+                for held in () if id in self.places[side] else blocks.with_all_rows(rows, self._noise(side, id)):
+                    found[side].update(self._numbers(side, rank.value_by_id(id)))
+                    whole = self._sides[1 - side].flow.rank.value_by_id(held)
+                    found[1 - side].update(self._numbers(1 - side, whole))
         return found
 
-    @staticmethod
-    def _picked_from(blocks: Blocks, rows: Rows, noise: float) -> dict[int, set[int]]:
-        """Return the values that have each row of another, and which of their own rows these are."""
-        found: dict[int, set[int]] | None = None
-        for at in range(rows.shape[0]):
-            row = rows.narrowed(0, at, 1)
-            held = defaultdict[int, set[int]](set)
-            for id, block in blocks.find(row, noise) or blocks.find_smaller(row, noise):
-                held[id].add(block.start_along(0))
-            found = held if found is None else {id: found[id] | held[id] for id in found.keys() & held.keys()}
-        return found or {}
+    @cached_property
+    def is_packed(self) -> bool:
+        """True if a side begins with rows of what the other side begins with, as where documents are packed."""
+        for side in (0, 1):
+            flow, numbers = self._sides[side].flow, self._sides[side].numbers
+            known = self._sides[1 - side].holders
+            for call in flow.calls():
+                made = [value for _, value in flow.results(call) if value.is_floating]
+                if made and flow.reads(call) and numbers.get(made[0].id) not in known:
+                    is_first = all(numbers.get(v.id) in known for _, v in flow.reads(call) if v.is_floating)
+                    if is_first and self.in_rows[side].intersection(self._numbers(side, made[0])):
+                        return True
+                    break
+        return False
 
     def _blocks(
-        self, rows: tuple[dict[int, Rows], dict[int, Rows]], *, turned: bool = False
+        self,
+        parts: tuple[dict[int, Rows], dict[int, Rows]],
+        wholes: tuple[dict[int, Rows], dict[int, Rows]],
+        *,
+        turned: bool = False,
     ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
         """Yield the side and id of each part, and where in which values it lies."""
-        blocks = Blocks(rows[0]), Blocks(rows[1])
+        blocks = Blocks(wholes[0]), Blocks(wholes[1])
         for side in (0, 1):
-            for number, part in rows[side].items():
+            for number, part in parts[side].items():
                 if self._sides[side].numbers.get(number) in self._wholes[side]:
                     continue
                 noise = self._noise(side, number)

@@ -21,7 +21,8 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow, once_per_flow
 from ..flow.flat_memory import of_parts
-from ..parts.blocks import Block, Covered
+from ..parts.blocks import Covered, Where
+from ..parts.relaid import Places, Relaid, relaid_sources
 from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
@@ -40,6 +41,7 @@ class Sources:
     target: list[Value] = field(default_factory=list)  # that stand for nothing
     baseline: list[Value] = field(default_factory=list)
     before: LeftBefore | None = None
+    relaid: list[Relaid] = field(default_factory=list)  # that hold elements of the other side's, in other places
 
     @property
     def were_in_parts(self) -> bool:
@@ -226,8 +228,21 @@ class _Matching:
                 self._found.stand_ins[value.id] = contents
                 self._found.pairs += [(one, value, "left") for one, _, _ in pieces]
                 self._theirs.remove(value)
+                self._note_relaid(value, pieces)
 
-    def _pieces(self, value: Value) -> list[tuple[Value, Block, bool]] | None:
+    def _note_relaid(self, value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> None:
+        """Note where the elements of a source lie that the step before left in other places."""
+        found = tuple((one, where) for one, where, _ in pieces if isinstance(where, Places))
+        if found and not pieces[0][2]:
+            self._found.relaid.append(Relaid(1, value, found))
+        elif found:
+            whole, where = found[0]
+            known = next((one for one in self._found.relaid if one.whole is whole), None)
+            if known is not None:
+                self._found.relaid.remove(known)
+            self._found.relaid.append(Relaid(0, whole, (*(known.pieces if known else ()), (value, where))))
+
+    def _pieces(self, value: Value) -> list[tuple[Value, Where, bool]] | None:
         """Return the target's sources of which a baseline's is made, or a part: with where, and if it is the part."""
         contents = self._others[value.id]
         for one in self._before.covered if self._before is not None and contents is not None else ():
@@ -284,20 +299,20 @@ class _Matching:
         equal = {self._known[one.id] for one, _, _ in self._found.pairs} - {None}
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
+        self._found.relaid += relaid_sources(self._found.target, self._found.baseline)
         return self._found
 
 
-def _assembled(value: Value, pieces: Sequence[tuple[Value, Block, bool]]) -> torch.Tensor | None:
+def _assembled(value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> torch.Tensor | None:
     """Return the contents of a source, put together of its parts or taken out of the whole; None if parts lack."""
     if pieces[0][2]:
         whole, block, _ = pieces[0]
-        part = block.of(start_tensors([whole])[whole.id])
+        part = block.take(start_tensors([whole])[whole.id])
         return part.reshape(value.shape).clone()
     outside = torch.nan if len(pieces) > 1 else 0.0  # one part alone is all but zeros
     found = torch.full(value.shape, outside, dtype=torch.float64)
     for one, block, _ in pieces:
-        place = block.of(found)
-        place.copy_(start_tensors([one])[one.id].reshape(place.shape))
+        block.put(found, start_tensors([one])[one.id].reshape(one.shape))
     return None if bool(found.isnan().any()) else found
 
 

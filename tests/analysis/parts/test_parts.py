@@ -244,3 +244,8 @@ def test_what_an_output_chooses_shows_too_little_of_it(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", lambda model: scored(model, (2, 0, 1), chosen=True))
     other = recorded(tmp_path / "other", lambda model: scored(model, (0, 1, 2), chosen=True))
     assert compare(one, other).exit_code == 1
+
+
+def test_a_tensor_of_zeros_has_no_rows_to_find() -> None:
+    blocks = Blocks({1: Rows(torch.zeros(3, 4)), 2: Rows(torch.full((3, 4), 1e3))})
+    assert list(blocks.with_all_rows(Rows(torch.full((2, 4), 1e-8)))) == []

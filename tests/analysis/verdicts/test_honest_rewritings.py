@@ -133,3 +133,28 @@ def test_two_inputs_in_one_memory_begin_the_same(tmp_path: Path) -> None:
     found = both(tmp_path, lambda path: passing(path, 0.2), lambda path: passing(path, 0.1))
     assert found.exit_code == 1
     assert "does not begin as" not in found.answer(), found.answer()
+
+
+def acting(path: Path, *, merged: bool) -> None:
+    """Train a policy and a value: two heads, or one weight of four rows."""
+    body, policy, value = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 3), nn.Linear(SIZE, 1)
+    both_heads = nn.Linear(SIZE, 4)
+    with torch.no_grad():
+        both_heads.weight.copy_(torch.cat((policy.weight, value.weight)))
+        both_heads.bias.copy_(torch.cat((policy.bias, value.bias)))
+    model = nn.ModuleList((body, both_heads) if merged else (body, policy, value))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, actions = torch.randn(2, 5, SIZE), torch.randint(3, (2, 5))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            h = body(x[k]).tanh()
+            logits, values = both_heads(h).split([3, 1], -1) if merged else (policy(h), value(h))
+            (F.cross_entropy(logits, actions[k]) + values.square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_two_heads_in_one_weight_are_the_same_heads(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: acting(path, merged=True), lambda path: acting(path, merged=False))
+    assert found.exit_code == 0, found.answer()

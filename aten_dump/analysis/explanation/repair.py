@@ -1,0 +1,226 @@
+"""Where a difference can be repaired: the first value that, made what the other side has there, makes the ends right.
+
+Theory of operation
+    Of two programs that are written otherwise, much is found behind ends that differ, and most of it is no mistake. So
+    the target is evaluated once more, with one of its values replaced by one of the baseline's of as many elements.
+    If the ends come out as the baseline's do, the mistake is that value's maker or comes before it; if not, it comes
+    after it, or what stands there is something else. Each step halves what is left to ask. Then the same is asked of
+    what comes before the value that was found, until nothing there repairs anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ...errors import ReplayError
+from ..cone.cone import Cone, cone_of
+from ..ends.ends import End, number_of
+from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
+from ..signatures.signature import distance
+from .candidates import place_of
+from .other_layout import FORWARD
+
+_MOST_RUNS: Final = 24
+_MOST_CALLS: Final = 60_000  # that all runs together may evaluate
+_MOST_BYTES: Final = 1 << 30  # of the baseline's values that are held
+_MOST_LIKES: Final = 3
+_ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
+
+
+class _EndsMadeError(Exception):
+    """All ends are there: nothing after them counts."""
+
+
+@dataclass(slots=True)
+class _Option:
+    """A value of the target, and those of the baseline that may stand in its place."""
+
+    call: Call
+    value: Value
+    likes: list[Value] = field(default_factory=list)
+
+
+class Repair:
+    """Evaluates the target with one of its values replaced."""
+
+    def __init__(
+        self,
+        sides: tuple[Evaluation, Evaluation],
+        steps: tuple[EvaluatedStep, EvaluatedStep],
+        contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            sides: evaluated.
+            steps: the same, as they were recorded.
+            contents: of both sides' sources, by id, that were not taken as recorded.
+        """
+        self._sides = sides
+        self._steps = steps
+        self._contents = contents
+        self.found: tuple[Value, Value] | None = None  # a value of the target, and what the baseline has there
+        self._left = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs
+        self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
+
+    def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
+        """Return the parts of two cones behind the first value that repairs all ends; the same cones if none does."""
+        found = self._find(cones, odd) if odd[0] and cones[0].calls and cones[1].calls else None
+        if found is None:
+            return cones
+        self.found = value, like = found
+        narrowed = (
+            cone_of(self._sides[0], self._sides[1].holders, [value]),
+            cone_of(self._sides[1], self._sides[0].holders, [like]),
+        )
+        return narrowed if narrowed[0].calls or narrowed[1].calls else cones
+
+    def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Value, Value] | None:
+        one, other = self._sides
+        made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
+        options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
+        ends = {end.value.id for end in odd[0]}
+        options = [option for option in options if option.value.id not in ends]
+        likes = {like.id: like for option in options for like in option.likes}
+        if not self._left or sum(like.numel for like in likes.values()) * torch.float64.itemsize > _MOST_BYTES:
+            return None
+        self._hold(likes)
+        found = None
+        while options and self._left > 0:
+            place = self._first_that_repairs(options, odd)
+            if place is None:
+                break
+            option, like = options[place[0]], place[1]
+            found = option.value, like
+            behind = cone_of(self._sides[0], self._sides[1].holders, [option.value]).calls
+            options = [one for one in options[: place[0]] if one.call.id in behind]
+        return found
+
+    def _options(self, made: Sequence[Sequence[tuple[Call, Value]]]) -> list[_Option]:
+        """Return the values of the target of which the baseline has some of as many elements, in execution order."""
+        by_size: dict[int, list[tuple[Call, Value]]] = defaultdict(list)
+        for call, value in made[1]:
+            by_size[value.numel].append((call, value))
+        places = [_ordinals((*place_of(call), value.numel) for call, value in some) for some in made]
+        ops = [_ordinals((call.op, call.phase, value.numel) for call, value in some) for some in made]
+        at_place = {one: value for one, (_, value) in zip(places[1], made[1], strict=True)}
+        of_op = {one: value for one, (_, value) in zip(ops[1], made[1], strict=True)}
+        found = []
+        for (call, value), place, op in zip(made[0], places[0], ops[0], strict=True):
+            likes = [like for like in (at_place.get(place), of_op.get(op)) if like is not None]
+            nearest = self._nearest(value, by_size[value.numel], call.phase)
+            likes = list({like.id: like for like in (*likes, *nearest)}.values())
+            if likes:
+                found.append(_Option(call, value, likes))
+        return found
+
+    def _turned(self, cone: Cone, others: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
+        """Yield views of the target that bring elements into the order in which the baseline may make them."""
+        signatures = self._sides[0].signatures, self._sides[1].signatures
+        flow = self._sides[0].flow
+        for call in filter(flow.is_view, cone.calls.values()):
+            given = next((value for _, value in flow.reads(call)), None)
+            known = None if given is None else signatures[0].get(given.id)
+            if given is None or known is None:
+                continue
+            for _, value in call.output_values():
+                alike = [like for other, like in others if like.shape == value.shape and other.phase == call.phase]
+                if alike and value.numel == given.numel and _is_turned(value):
+                    apart = {like.id: abs(known.norm - signatures[1][like.id].norm) for like in alike}
+                    yield _Option(call, value, sorted(alike, key=lambda like: apart[like.id])[:_MOST_LIKES])
+
+    def _nearest(self, value: Value, others: Sequence[tuple[Call, Value]], phase: str) -> list[Value]:
+        own = self._sides[0].signatures[value.id]
+        signatures = self._sides[1].signatures
+        found = [one for call, one in others if call.phase == phase]
+        by_contents = sorted(found, key=lambda one: distance(own, signatures[one.id]))
+        by_norm = sorted(found, key=lambda one: abs(own.norm - signatures[one.id].norm))
+        return [*by_contents[:1], *by_norm[:1]]
+
+    def _first_that_repairs(
+        self, options: Sequence[_Option], odd: tuple[Sequence[End], Sequence[End]]
+    ) -> tuple[int, Value] | None:
+        """Return the place of the first option that repairs all ends, and with what."""
+        found = None
+        low, high = 0, len(options)
+        while low < high and self._left > 0:
+            middle = low if high - low <= _ONE_BY_ONE else (low + high) // 2
+            like = next((one for one in options[middle].likes if self._repairs(options[middle].value, one, odd)), None)
+            if like is None:
+                low = middle + 1
+            else:
+                found, high = (middle, like), middle
+        return found
+
+    def _hold(self, wanted: Container[int]) -> None:
+        """Evaluate the baseline once more, and keep some values."""
+        again = Evaluation(self._steps[1], Shared(self._sides[1].numbering), self._contents[1])
+
+        def keep(value: Value, tensor: torch.Tensor) -> None:
+            if value.id in wanted:
+                self._held[value.id] = tensor.detach().clone()
+
+        again.watch = keep
+        again.run()
+
+    def _repairs(self, value: Value, like: Value, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
+        """Return True if all ends come out right with one value in the place of another."""
+        held = self._held.get(like.id)
+        if held is None:
+            return False
+        self._left -= 1
+        again = Evaluation(self._steps[0], Shared(self._sides[0].numbering), self._contents[0])
+        again.replaced = {value.id: (held, self._sides[1].numbers[like.id])}
+        if all(end.kind in FORWARD for end in odd[0]):
+
+            def stop(_: Call) -> None:
+                if all(number_of(again, end.value) is not None for end in odd[0]):
+                    raise _EndsMadeError
+
+            again.watch_calls = stop
+        try:
+            with suppress(_EndsMadeError):
+                again.run()
+        except ReplayError:  # it cannot stand there
+            return False
+        return all(self._is_right(again, end, odd[1]) for end in odd[0])
+
+    def _is_right(self, again: Evaluation, end: End, others: Sequence[End]) -> bool:
+        """Return True if an end came out as the baseline's of its name, or as one of the baseline's."""
+        number = number_of(again, end.value) if end.buffer is None else again.at_end.get(end.buffer.id)
+        named = [other.number for other in others if (other.kind, other.name) == (end.kind, end.name)]
+        return number is not None and number in (named or [other.number for other in others])
+
+
+def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Call, Value]]:
+    """Yield the calls of a cone with what they make of floats that the other side does not have."""
+    for _, call in sorted(cone.calls.items()):
+        for _, value in side.flow.results(call):
+            number = side.numbers.get(value.id)
+            is_plain = value.is_floating and value.layout_name == "strided"
+            if is_plain and value.id in side.signatures and number not in other.holders:
+                yield call, value
+
+
+def _is_turned(value: Value) -> bool:
+    """Return True if a tensor does not lie in memory in the order of its dimensions."""
+    steps = [step for size, step in zip(value.shape, value.stride, strict=True) if size > 1]
+    return any(one < other for one, other in pairwise(steps))
+
+
+def _ordinals(keys: Iterable[Hashable]) -> list[tuple[Hashable, int]]:
+    """Return each key with how often it came before."""
+    counts: Counter[Hashable] = Counter()
+    found = []
+    for key in keys:
+        found.append((key, counts[key]))
+        counts[key] += 1
+    return found

@@ -1,0 +1,218 @@
+"""Tensors from outside that hold the elements of the other side's in other places: permuted, transposed, merged.
+
+Theory of operation
+    A port may keep the weights of a model in another layout: heads permuted for its rotary positions, `[in, out]` for
+    `[out, in]`, queries, keys and values in one tensor. Of two such sources the sorted elements are the same, and
+    sorting both says where each element lies. What is made of them in the same layout (a gradient, a moment of the
+    optimizer, the weight after the step) is then held against the other side's element by element.
+    The values between, such as queries of permuted heads, have their elements in other places too, and nobody knows in
+    which. While a cause is looked for, those count as the other side's of which the sorted elements are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from ...dump import Value
+from ..evaluation.evaluation import Evaluation
+from ..evaluation.memory import UNREADABLE
+from ..rerun.start_tensors import start_tensors
+from ..signatures.numbering import Numbering
+from ..signatures.signature import Signature, sign
+
+_MOST_ELEMENTS: Final = 1 << 26
+_SAME: Final = 1e-9  # relative; of sums that were added up in another order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where each element of a tensor lies in another one, in row-major order.
+
+    Attributes:
+        indices: i64, of the shape of the tensor.
+    """
+
+    indices: torch.Tensor
+
+    def __str__(self) -> str:
+        """Return where it lies, in words."""
+        return f"{self.indices.numel()} elements"
+
+    def take(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return the tensor that lies in another one."""
+        return whole.reshape(-1)[self.indices]
+
+    def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Write the tensor to where it lies in another one, which is contiguous."""
+        whole.view(-1)[self.indices] = part
+
+
+@dataclass(frozen=True, slots=True)
+class Relaid:
+    """A source of one side of which the elements lie in sources of the other side."""
+
+    side: int
+    whole: Value
+    pieces: tuple[tuple[Value, Places], ...]
+
+    def has(self, value: Value) -> bool:
+        """Return True if a source is the whole or one of the pieces."""
+        return value is self.whole or any(value is one for one, _ in self.pieces)
+
+    def is_like(self, other: Relaid) -> bool:
+        """Return True if two sources have their elements in the same places."""
+        pairs = zip(self.pieces, other.pieces, strict=False)
+        return (
+            (self.side, tuple(self.whole.shape), len(self.pieces))
+            == (other.side, tuple(other.whole.shape), len(other.pieces))
+            and all(torch.equal(one.indices, two.indices) for (_, one), (_, two) in pairs)
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    value: Value
+    total: float
+    squares: float
+
+    def contents(self) -> torch.Tensor:
+        return start_tensors([self.value])[self.value.id]
+
+
+def relaid_sources(target: Sequence[Value], baseline: Sequence[Value]) -> list[Relaid]:
+    """Return which sources hold elements of the other side's in other places.
+
+    Args:
+        target: its sources that stand for nothing, in the order in which they are read.
+        baseline: the same.
+    """
+    sources = list(map(_source, target)), list(map(_source, baseline))
+    known = [one for one in sources[0] if one], [one for one in sources[1] if one]
+    taken: tuple[set[int], set[int]] = (set(), set())
+    found: list[Relaid] = []
+    for side in (0, 1):
+        for whole in known[side]:
+            for run in _runs(whole, known[1 - side], at_least=1 + side):
+                ids = {one.value.id for one in run}
+                if whole.value.id in taken[side] or ids & taken[1 - side]:
+                    continue
+                pieces = _places(whole, run)
+                if pieces is not None:
+                    found.append(_sharing(Relaid(side, whole.value, pieces), found))
+                    taken[side].add(whole.value.id)
+                    taken[1 - side].update(ids)
+    return found
+
+
+def _source(value: Value) -> _Source | None:
+    if not value.is_floating or value.dtype.is_complex or not 0 < value.numel <= _MOST_ELEMENTS:
+        return None
+    try:
+        contents = start_tensors([value])[value.id]
+    except UNREADABLE:
+        return None
+    if contents.layout is not torch.strided:
+        return None
+    return _Source(value, float(contents.sum()), float(contents.square().sum()))
+
+
+def _runs(whole: _Source, others: Sequence[_Source], at_least: int) -> Iterator[list[_Source]]:
+    """Yield sources, one after the other in the order in which they are read, that sum to what a source does."""
+    alike = [one for one in others if len(one.value.shape) == len(whole.value.shape)]
+    size = whole.value.numel
+    for start in range(len(alike)):
+        stop, count = start, 0
+        while stop < len(alike) and count < size:
+            count += alike[stop].value.numel
+            stop += 1
+        run = alike[start:stop]
+        total, squares = sum(one.total for one in run), sum(one.squares for one in run)
+        allowed = _SAME * whole.squares, _SAME * (size * whole.squares) ** 0.5
+        is_same = abs(squares - whole.squares) <= allowed[0] and abs(total - whole.total) <= allowed[1]
+        if is_same and count == size and len(run) >= at_least:
+            yield run
+
+
+def _places(whole: _Source, run: Sequence[_Source]) -> tuple[tuple[Value, Places], ...] | None:
+    ordered, order = whole.contents().reshape(-1).sort(stable=True)
+    theirs, their_order = torch.cat([one.contents().reshape(-1) for one in run]).sort(stable=True)
+    if not torch.equal(ordered, theirs):
+        return None
+    places = torch.empty_like(order)
+    places[their_order] = order
+    parts = places.split([one.value.numel for one in run])
+    return tuple((one.value, Places(part.view(one.value.shape))) for one, part in zip(run, parts, strict=True))
+
+
+def _sharing(one: Relaid, others: Sequence[Relaid]) -> Relaid:
+    """Return a layout with the indices of one that is the same: all layers of a model have the same."""
+    like = next((other for other in others if one.is_like(other)), None)
+    if like is None:
+        return one
+    pairs = zip(one.pieces, like.pieces, strict=True)
+    return replace(one, pieces=tuple((value, places) for (value, _), (_, places) in pairs))
+
+
+class RelaidValues:
+    """Finds, while both sides are evaluated once more, what is made in the layout of sources that were laid out anew.
+
+    Attributes:
+        met: (side, value, pieces) of what has all its elements in values of the other side, with their numbers.
+    """
+
+    def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sequence[Relaid]) -> None:
+        """Take both sides, and how their sources lie."""
+        self._sides = sides
+        self._layouts: list[Relaid] = []
+        for one in sources:
+            if not any(one.is_like(known) for known in self._layouts):
+                self._layouts.append(one)
+        self._sorted: tuple[dict[int, Signature], dict[int, Signature]] = ({}, {})
+        self._seen: set[tuple[int, int]] = set()
+        self.met: list[tuple[int, Value, list[tuple[int, Places]]]] = []
+
+    def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
+        """Look at what a side makes."""
+        if not self._layouts or value.id in self._sorted[side] or not 1 < tensor.numel() <= _MOST_ELEMENTS:
+            return
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+            return
+        if self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders:
+            self._sorted[side][value.id] = sign(tensor.detach().reshape(-1).sort().values)
+        for layout in self._layouts:
+            if layout.side == side and tensor.shape == layout.whole.shape and (side, value.id) not in self._seen:
+                found = self._pieces(side, value, tensor, layout)
+                if found is not None:
+                    self._seen.add((side, value.id))
+                    self.met.append((side, value, found))
+                    break
+
+    def _pieces(self, side: int, value: Value, tensor: torch.Tensor, layout: Relaid) -> list[tuple[int, Places]] | None:
+        """Return the values of the other side in which all elements of one lie, by id; None if there are none."""
+        known = self._sides[side].signatures.get(value.id)
+        noise = 0.0 if known is None else known.noise
+        found = []
+        for _, places in layout.pieces:
+            signature = sign(places.take(tensor))._replace(noise=noise)
+            number = self._sides[side].numbering.find(signature)
+            held = self._sides[1 - side].holders.get(number, ()) if number is not None else ()
+            if not held:
+                return None
+            found.append((held[0], places))
+        return found
+
+    @property
+    def in_other_places(self) -> tuple[set[int], set[int]]:
+        """The numbers of either side's values of which the other side has all elements, somewhere in one value."""
+        numbering = Numbering()
+        groups = [{id: numbering.number(one) for id, one in some.items()} for some in self._sorted]
+        both = set(groups[0].values()) & set(groups[1].values())
+        target, baseline = (
+            {number for id, group in some.items() if group in both and (number := side.numbers.get(id)) is not None}
+            for side, some in zip(self._sides, groups, strict=True)
+        )
+        return target, baseline
