@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from typing import Any
 
 import torch
@@ -91,6 +92,9 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if key == "attributes":
             # Lazy modules may add names while the program runs; none may change or vanish.
             found += [f"{name} was replaced" for name, identity in value.items() if after[key].get(name) != identity]
+        elif key == "threads":  # those of a server that another test has used end when they like
+            started = Counter(after[key]) - Counter(value)
+            found += [f"thread {name} was started" for name in started.elements()]
         elif after[key] != value:
             found.append(f"{key}: {after[key]}, before {value}")
     return found

@@ -107,6 +107,7 @@ _SIZES: Final[dict[tuple[str, str], Callable[[_Given, Value], float | None]]] = 
     ("native_layer_norm", "output.1"): _averaged,
     ("native_group_norm", "output.1"): _averaged,
     ("native_batch_norm", "output.1"): _averaged,
+    ("native_batch_norm", "mutated.running_mean"): _averaged,
     ("native_layer_norm_backward", "output.1"): _added_up,
     ("native_layer_norm_backward", "output.2"): _added_up,
     ("native_group_norm_backward", "output.1"): _added_up,

@@ -152,8 +152,8 @@ class Causes:
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
-        found = None if self.repair is None else self.repair.found
-        return cause if found is None else self._with_last(cause, *found)
+        repaired = None if self.repair is None else self.repair.found
+        return cause if repaired is None else self._with_last(cause, *repaired)
 
     def _with_last(self, cause: Cause, target: Value, baseline: Value) -> Cause:
         """Return a cause with the last call that may be it, where both sides make the same in two ways up to there."""

@@ -20,6 +20,7 @@ import torch
 from ...dump import Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
+from ..flow.data_flow import DataFlow
 from ..rerun.start_tensors import start_tensors
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
@@ -83,15 +84,15 @@ class _Source:
         return start_tensors([self.value])[self.value.id]
 
 
-def relaid_sources(target: Sequence[Value], baseline: Sequence[Value]) -> list[Relaid]:
-    """Return which sources hold elements of the other side's in other places.
+def relaid_sources(flows: tuple[DataFlow, DataFlow], odd: tuple[Sequence[Value], Sequence[Value]]) -> list[Relaid]:
+    """Return which weights hold elements of the other side's in other places; data in other places are other data.
 
     Args:
-        target: its sources that stand for nothing, in the order in which they are read.
-        baseline: the same.
+        flows: of both sides.
+        odd: sources of both sides that stand for nothing, in the order in which they are read.
     """
-    sources = list(map(_source, target)), list(map(_source, baseline))
-    known = [one for one in sources[0] if one], [one for one in sources[1] if one]
+    weights = [_weights(flow, values) if all(odd) else [] for flow, values in zip(flows, odd, strict=True)]
+    known = [[source for one in some if (source := _source(one)) is not None] for some in weights]
     taken: tuple[set[int], set[int]] = (set(), set())
     found: list[Relaid] = []
     for side in (0, 1):
@@ -106,6 +107,15 @@ def relaid_sources(target: Sequence[Value], baseline: Sequence[Value]) -> list[R
                     taken[side].add(whole.value.id)
                     taken[1 - side].update(ids)
     return found
+
+
+def _weights(flow: DataFlow, values: Sequence[Value]) -> list[Value]:
+    """Return the values that are weights: they require grad, or a module reads them and is not given them."""
+    given = {
+        number for call in flow.rank.calls.filter(kind="module", phase="forward") for _, number in call.input_slots()
+    }
+    read = {value.id for call in flow.calls() if call.module for _, value in flow.reads(call)}
+    return [value for value in values if value.requires_grad or value.id in read - given]
 
 
 def _source(value: Value) -> _Source | None:

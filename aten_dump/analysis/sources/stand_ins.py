@@ -299,7 +299,7 @@ class _Matching:
         equal = {self._known[one.id] for one, _, _ in self._found.pairs} - {None}
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
-        self._found.relaid += relaid_sources(self._found.target, self._found.baseline)
+        self._found.relaid += relaid_sources(self._flows, (self._found.target, self._found.baseline))
         return self._found
 
 
