@@ -15,8 +15,8 @@ class Calls(Sequence[Call]):
 
     Example:
         >>> calls = open_dump("dump").step(0).rank(0).calls
-        >>> [call.name for call in calls.filter(op="aten::addmm", module="block.*")]
-        ['Aten.addmm.0.forward']
+        >>> calls.filter(op="aten::addmm", module="block.*")[0].name
+        'Aten.addmm.0.forward'
     """
 
     __slots__ = ("_positions", "_rank")
