@@ -174,7 +174,7 @@ class Repair:
     def _repairs(self, value: Value, like: Value, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
         """Return True if all ends come out right with one value in the place of another."""
         held = self._held.get(like.id)
-        if held is None:
+        if held is None or held.is_complex() != value.dtype.is_complex:
             return False
         self._left -= 1
         again = Evaluation(self._steps[0], Shared(self._sides[0].numbering), self._contents[0])
