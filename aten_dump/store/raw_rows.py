@@ -178,7 +178,7 @@ class RawRows(Sequence[Row]):
         return found
 
     def _is_plain(self, field: int) -> bool:
-        """True if all decoded rows have an integer or nil in a field; keep them then."""
+        """Return True if all decoded rows have an integer or nil in a field; keep them then."""
         if field not in self._columns:
             try:
                 numbers = [row[field] for row in self._decoded or ()]

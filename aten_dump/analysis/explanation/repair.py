@@ -11,9 +11,9 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -35,8 +35,8 @@ _MOST_LIKES: Final = 3
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
 
-class _EndsMadeError(Exception):
-    """All ends are there: nothing after them counts."""
+class _AllMadeError(Exception):
+    """All that is asked for is there: nothing after it counts."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Option:
 
     call: Call
     value: Value
-    likes: list[Value] = field(default_factory=list)
+    likes: list[Value]
 
 
 class Repair:
@@ -160,16 +160,21 @@ class Repair:
                 found, high = (middle, like), middle
         return found
 
-    def _hold(self, wanted: Container[int]) -> None:
-        """Evaluate the baseline once more, and keep some values."""
+    def _hold(self, wanted: Collection[int]) -> None:
+        """Evaluate the baseline once more, until some values are made, and keep these."""
         again = Evaluation(self._steps[1], Shared(self._sides[1].numbering), self._contents[1])
 
         def keep(value: Value, tensor: torch.Tensor) -> None:
             if value.id in wanted:
                 self._held[value.id] = tensor.detach().clone()
 
-        again.watch = keep
-        again.run()
+        def stop(_: Call) -> None:
+            if len(self._held) == len(wanted):
+                raise _AllMadeError
+
+        again.watch, again.watch_calls = keep, stop
+        with suppress(_AllMadeError):
+            again.run()
 
     def _repairs(self, value: Value, like: Value, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
         """Return True if all ends come out right with one value in the place of another."""
@@ -183,11 +188,11 @@ class Repair:
 
             def stop(_: Call) -> None:
                 if all(number_of(again, end.value) is not None for end in odd[0]):
-                    raise _EndsMadeError
+                    raise _AllMadeError
 
             again.watch_calls = stop
         try:
-            with suppress(_EndsMadeError):
+            with suppress(_AllMadeError):
                 again.run()
         except ReplayError:  # it cannot stand there
             return False

@@ -7,7 +7,8 @@ Theory of operation
     verdict rests on it: nothing is looked at but what counts as a counterpart while the cause is looked for.
     What is made at one line of a module is looked at as made of k rounds, for each k that divides how often it is made.
     Elements in another order, and rows that are picked, are only taken for a layout where at least two values were
-    brought into it. Of one alone (labels that were turned) the call that did it is the cause.
+    brought into it. Of one alone (labels that were turned) the call that did it is the cause. Rows also count where a
+    side begins with rows of what the other begins with, as documents that are packed do.
 """
 
 from __future__ import annotations

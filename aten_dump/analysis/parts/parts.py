@@ -172,7 +172,7 @@ class PartsFound:
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
                     self._note_covered(side, whole, seen)
-        for side, whole, pieces in self.relaid.met:
+        for (side, whole), pieces in self.relaid.met.items():
             rank = self._sides[1 - side].flow.rank
             values = tuple((rank.value_by_id(part), where) for part, where in pieces)
             self._let_have(1 - side, self._numbers(side, whole))

@@ -39,10 +39,6 @@ class Places:
 
     indices: torch.Tensor
 
-    def __str__(self) -> str:
-        """Return where it lies, in words."""
-        return f"{self.indices.numel()} elements"
-
     def take(self, whole: torch.Tensor) -> torch.Tensor:
         """Return the tensor that lies in another one."""
         return whole.reshape(-1)[self.indices]
@@ -171,7 +167,7 @@ class RelaidValues:
     """Finds, while both sides are evaluated once more, what is made in the layout of sources that were laid out anew.
 
     Attributes:
-        met: (side, value, pieces) of what has all its elements in values of the other side, with their numbers.
+        met: of the values of a side that have all elements in values of the other side: their ids, and the places.
     """
 
     def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sequence[Relaid]) -> None:
@@ -182,8 +178,7 @@ class RelaidValues:
             if not any(one.is_like(known) for known in self._layouts):
                 self._layouts.append(one)
         self._sorted: tuple[dict[int, Signature], dict[int, Signature]] = ({}, {})
-        self._seen: set[tuple[int, int]] = set()
-        self.met: list[tuple[int, Value, list[tuple[int, Places]]]] = []
+        self.met: dict[tuple[int, Value], list[tuple[int, Places]]] = {}
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what a side makes."""
@@ -194,12 +189,10 @@ class RelaidValues:
         if self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders:
             self._sorted[side][value.id] = sign(tensor.detach().reshape(-1).sort().values)
         for layout in self._layouts:
-            if layout.side == side and tensor.shape == layout.whole.shape and (side, value.id) not in self._seen:
+            if layout.side == side and tensor.shape == layout.whole.shape and (side, value) not in self.met:
                 found = self._pieces(side, value, tensor, layout)
                 if found is not None:
-                    self._seen.add((side, value.id))
-                    self.met.append((side, value, found))
-                    break
+                    self.met[side, value] = found
 
     def _pieces(self, side: int, value: Value, tensor: torch.Tensor, layout: Relaid) -> list[tuple[int, Places]] | None:
         """Return the values of the other side in which all elements of one lie, by id; None if there are none."""
