@@ -93,8 +93,9 @@ class Candidates:
     ) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
-        A call of a forward of which all came out right is none. What one side alone makes of nothing (a table of
-        distances) is none either: what is done with it is. For a batch that is packed otherwise both make such tables.
+        A call that leads to an end of the forward that came out right is none. What one side alone makes of nothing (a
+        table of distances) is none either: what is done with it is. For a batch that is packed otherwise both make such
+        tables.
         """
         is_exact = kinds == FORWARD or self._is_forward_exact()
         made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
@@ -103,9 +104,8 @@ class Candidates:
             left_out: set[int] = set() if made[1 - side] and not is_packed else made[side]
             if in_other_order or is_packed:
                 left_out = left_out | self._ordering(side, cone)
-            if kinds != FORWARD:
-                right = [end.value for end in self._ends[side] if end.kind in FORWARD]
-                left_out = left_out | cone_of(self._sides[side], (), right).calls.keys()
+            if kinds != FORWARD or not cones[1 - side].calls:  # of parts of the other side's work, as decoded words
+                left_out = left_out | cone_of(self._sides[side], (), self._right(side)).calls.keys()
             pairs = self._pairs[side]
             asked = {
                 number
@@ -116,6 +116,11 @@ class Candidates:
             calls = (call for number, call in sorted(cone.calls.items()) if number not in left_out - asked)
             found.append(next(calls, cone.first))
         return found
+
+    def _right(self, side: int) -> list[Value]:
+        """Return what the forward ends with and the other side has."""
+        others = self._sides[1 - side].holders
+        return [end.value for end in self._ends[side] if end.kind in FORWARD and end.number in others]
 
     def _is_lacking(self, side: int, call: Call | None, others: Cone) -> bool:
         """Return True if the other side makes no such call at this line, nor one like it behind its own cut."""

@@ -26,7 +26,6 @@ _MOST_ROWS: Final = 1 << 18  # of each some 40 bytes are kept
 _SMALLEST: Final = 1e-12
 _CANCELLED: Final = 1e-7  # relative to a tensor: what the norms of its blocks, as differences of sums, may be off
 _MOST_ROWS_SOUGHT: Final = 1 << 11  # that are looked for one by one, and among which
-_LEAST_IN_ROW: Final = 2  # elements
 _MOST_HITS: Final = 256  # blocks of one norm that are looked at: zeros and padding repeat
 _SPREAD: Final = 10.0  # times the norm's tolerance: what a projection may be off
 
@@ -91,7 +90,7 @@ class Covered:
 class Rows:
     """What is kept of a tensor: sums over its last dimension."""
 
-    __slots__ = ("last", "norm", "shape", "squares", "sums")
+    __slots__ = ("is_floating", "last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Read a tensor, [..., last]; of one dimension, or of integers, each element is a row.
@@ -102,6 +101,7 @@ class Rows:
         if tensor.dim() > 1 and not tensor.is_floating_point() and bool((found == found[:1]).all()):
             found = found[:1]
         found = found.unsqueeze(-1) if _has_rows_of_one(tensor) else found
+        self.is_floating = tensor.is_floating_point()
         self.shape = tuple(found.shape)
         self.last = self.shape[-1]
         columns = torch.arange(self.last, dtype=torch.float64)
@@ -115,6 +115,7 @@ class Rows:
         """Return what would be kept of a multiple of the tensor."""
         found: Rows = object.__new__(Rows)
         found.shape, found.last, found.norm = self.shape, self.last, self.norm * abs(factor)
+        found.is_floating = self.is_floating
         found.sums, found.squares = self.sums * factor, self.squares * factor**2
         return found
 
@@ -122,6 +123,7 @@ class Rows:
         """Return what would be kept of a block along a dimension other than the last."""
         found: Rows = object.__new__(Rows)
         found.shape, found.last = (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.last
+        found.is_floating = self.is_floating
         found.sums, found.squares = self.sums.narrow(dim + 1, start, length), self.squares.narrow(dim, start, length)
         found.norm = math.sqrt(float(found.squares.sum()))
         return found
@@ -229,19 +231,24 @@ class Blocks:
         return found
 
     def with_all_rows(self, part: Rows, noise: float = 0.0) -> Iterator[int]:
-        """Yield the ids of the tensors that have each row of a tensor somewhere; none for a tensor of one row.
+        """Yield the ids of the tensors that have each row of a tensor of floats somewhere, and as often.
+
+        A row that is taken twice, where it is there once, is another one's place: a stale page of a cache.
 
         Args:
             part: the tensor.
             noise: L2 norm of what rounding may change of it.
         """
         ours, allowed = part.rows(), _SPREAD * (TOLERANCE * part.norm + noise)
-        if part.last < _LEAST_IN_ROW or not 1 < len(ours) <= _MOST_ROWS_SOUGHT:
+        if not part.is_floating or not 1 < len(ours) <= _MOST_ROWS_SOUGHT:
             return
+        own = _times(ours, ours, allowed)
         for number in self._with_largest_row(part, TOLERANCE * part.norm + noise):
             theirs = self._wholes[number].rows()
-            if 0 < len(theirs) <= _MOST_ROWS_SOUGHT and bool((torch.cdist(ours, theirs).amin(1) <= allowed).all()):
-                yield number
+            if 0 < len(theirs) <= _MOST_ROWS_SOUGHT:
+                repeats = _times(theirs, theirs, allowed).min() / own.min()  # as of keys that several heads share
+                if bool((_times(ours, theirs, allowed) >= repeats * own).all()):
+                    yield number
 
     def _with_largest_row(self, part: Rows, allowed: float) -> list[int]:
         """Return the ids of the tensors that have a row of the norm of a part's largest one, in the order given."""
@@ -294,6 +301,11 @@ def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
             wholes.append((number, dim))
     ordered, order = torch.cat(norms).sort()
     return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
+
+
+def _times(rows: torch.Tensor, among: torch.Tensor, allowed: float) -> torch.Tensor:
+    """Return how often each row is there among others, int64[rows]."""
+    return (torch.cdist(rows, among) <= allowed).sum(1)
 
 
 def _has_rows_of_one(tensor: torch.Tensor) -> bool:

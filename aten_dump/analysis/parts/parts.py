@@ -206,7 +206,7 @@ class PartsFound:
             for call in flow.calls():
                 made = [value for _, value in flow.results(call) if value.is_floating]
                 if made and flow.reads(call) and numbers.get(made[0].id) not in known:
-                    is_first = all(numbers.get(v.id) in known for _, v in flow.reads(call) if v.is_floating)
+                    is_first = all(flow.maker(value) is None for _, value in flow.reads(call) if value.is_floating)
                     if is_first and self.in_rows[side].intersection(self._numbers(side, made[0])):
                         return True
                     break
