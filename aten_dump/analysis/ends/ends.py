@@ -447,6 +447,17 @@ def unread_alike(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[
     return of_sizes(one, other), of_sizes(other, one)
 
 
+def made_alone(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return the floats of each side that nothing reads and of which the other makes none of the size."""
+    made = [[end for end in _unread(side) if end.value.is_floating] for side in sides]
+    sizes = [{_size(end.value) for end in ends} for ends in made]
+    one, other = (
+        [end for end in ends if _size(end.value) not in theirs and not _has_of(side, other, end)]
+        for ends, theirs, side, other in zip(made, sizes[::-1], sides, sides[::-1], strict=True)
+    )
+    return one, other
+
+
 def _has_of(evaluation: Evaluation, other: Evaluation, end: End) -> bool:
     """Return True if the other side has a result of the call that made an end, or nobody knows."""
     maker = evaluation.flow.maker(end.value)

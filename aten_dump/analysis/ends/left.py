@@ -70,7 +70,7 @@ class LeftEnds:
                 twin = others[place] if place < len(others) else None
                 if twin is None and self._sides[1 - side].has_unseen:
                     continue  # compiled code may have written it too, which nobody saw
-                if twin is not None and self._has_moved(side, end, twin):
+                if self._is_counted_otherwise(1 - side, end) if twin is None else self._has_moved(side, end, twin):
                     continue
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
                     is_alone = twin is None and not self._is_written(1 - side, end)
@@ -86,6 +86,14 @@ class LeftEnds:
         kept = self._kept[side]
         made = other.left_as(twin.buffer)
         return kept.keeps(twin.number, made, end.buffer) is True and not kept.is_read_after(end.value)
+
+    def _is_counted_otherwise(self, side: int, end: End) -> bool:
+        """Return True if a count of the other side's is kept in no tensor of this one: Python may count."""
+        if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
+            return False
+        evaluation, began = self._sides[side], self._sides[1 - side].began(end.buffer)
+        numbers = (evaluation.numbers.get(v.id) for v in evaluation.sources.values() if v.dtype == end.buffer.dtype)
+        return began not in numbers
 
     def _is_written(self, side: int, end: End) -> bool:
         """Return True if a side writes, within larger memory, to some that began as the other's did."""

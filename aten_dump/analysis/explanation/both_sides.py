@@ -7,7 +7,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from ..ends.ends import (
     End,
     Left,
     ends_of,
+    made_alone,
     of_sizes,
     starts_of_roots,
     taken_besides,
@@ -36,6 +37,7 @@ from ..parts.parts import PartsFound, are_of_other_shapes, may_be_in_parts
 from ..sources.batch_order import BatchOrder, batch_order
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
+from .left_alone import SIDES
 from .means import without_means
 
 
@@ -230,7 +232,7 @@ def _with_ends(
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
     if is_trained and not (any(odd) or near):
-        odd = unread_alike(sides)
+        odd, notes = unread_alike(sides), (*notes, *_of_one_side(sides))
     if any(odd) or near or is_trained:
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)
@@ -271,6 +273,17 @@ def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[E
     """Return in a sentence that outputs differ of which the program makes the same."""
     names = [end.name for side in (0, 1) for end in lost[side] if end.kind == "output" and end not in others[side]]
     return (f"{names[0]} differs, and what the program makes of it is the same",) if names else ()
+
+
+def _of_one_side(sides: tuple[Evaluation, Evaluation]) -> Iterator[str]:
+    """Yield in a sentence for each side what it makes, as a score beside a training step, and the other does not."""
+    for name, other, ends, side in zip(SIDES, SIDES[::-1], made_alone(sides), sides, strict=True):
+        if ends:
+            maker = side.flow.maker(ends[0].value)
+            line = f" ({maker.where})" if maker is not None and maker.where else ""
+            more = f", and {len(ends) - 1} more" if len(ends) > 1 else ""
+            shape = list(ends[0].value.shape)
+            yield f"the {name} alone makes {ends[0].name} {shape}{line}{more}, which nothing reads; it was not compared"
 
 
 def _is_lost(evaluation: Evaluation, end: End) -> bool:

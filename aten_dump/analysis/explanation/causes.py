@@ -102,6 +102,34 @@ class Causes:
         self._layout: OtherLayout | None = None
         self._candidates = Candidates(sides, sources, ends, self._pairs)
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
+        self._part_integers(pairs)
+
+    def _part_integers(self, pairs: Sequence[Pair]) -> None:
+        """Give numbers of their own to integers that two calls at one place make otherwise.
+
+        Few integers are soon equal to others, as a word that was chosen is to one that was given: that is chance, unless
+        the other side makes them at the same place.
+        """
+        for pair in pairs:
+            if place_of(pair.target) != place_of(pair.baseline):
+                continue
+            theirs = dict(pair.baseline.result_values())
+            for slot, value in pair.target.result_values():
+                other = theirs.get(slot)
+                if other is None or value.is_floating or other.is_floating or value.shape != other.shape:
+                    continue
+                numbers = self._sides[0].numbers.get(value.id), self._sides[1].numbers.get(other.id)
+                if None not in numbers and numbers[0] != numbers[1]:
+                    self._part(0, value, pair.target)
+                    self._part(1, other, pair.baseline)
+
+    def _part(self, side: int, value: Value, call: Call) -> None:
+        """Give a value of a side a number of its own, unless the other side makes the same at the same place."""
+        evaluation, other = self._sides[side], self._sides[1 - side]
+        held = other.holders.get(evaluation.numbers[value.id], ())
+        makers = [other.flow.maker(other.flow.rank.value_by_id(id)) for id in held]
+        if not any(maker is not None and place_of(maker) == place_of(call) for maker in makers):
+            evaluation.numbers[value.id] = evaluation.numbering.new()
 
     def find(self, odd: Odd, near: Sequence[NearCall] = ()) -> Cause:
         """Return the cause of some ends that one side lacks, or of calls that were given another number."""

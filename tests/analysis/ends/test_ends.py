@@ -296,6 +296,36 @@ def test_what_a_program_looks_at_beside_a_training_step_is_its_own_affair(
     assert found.exit_code == 0, found.answer()
 
 
+def test_what_one_side_alone_makes_beside_a_training_step_is_said(record: Callable[..., Any]) -> None:
+    without, scores = scored(record, lambda y: None), scored(record, lambda y: y.logsumexp(1) / 3)
+    for dumps, side in (((without, scores), "baseline"), ((scores, without), "target")):
+        (note,) = [note for note in compare(*dumps).all_notes if "alone makes" in note]
+        assert f"the {side} alone makes Aten.div" in note and "[4]" in note and "test_ends.py" in note
+    assert not [note for note in compare(scores, scores).all_notes if "alone makes" in note]
+
+
+@pytest.mark.parametrize("lets", [True, False], ids=["by hand", "pointer stays"])
+def test_a_count_may_be_kept_in_python(lets: bool, record: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model, pointer = nn.Linear(12, 3), torch.tensor(5)
+
+    def step(counts: bool, reads: bool) -> None:
+        model(X).square().mean().backward()
+        with torch.no_grad():
+            if reads:
+                model.weight[int(pointer) % 3] *= 0.9
+            if counts:
+                pointer.add_(1)
+
+    def one(counts: bool, reads: bool) -> Any:
+        model.zero_grad()
+        pointer.fill_(5)
+        return record(lambda: step(counts, reads), model=model)
+
+    with_pointer, without = one(True, not lets), one(False, not lets)
+    assert compare(without, with_pointer).exit_code == (0 if lets else 1)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_gradients_that_a_program_asks_for_are_those_that_another_accumulates(
     factor: float, record: Callable[..., Any]

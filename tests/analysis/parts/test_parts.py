@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,3 +250,46 @@ def test_what_an_output_chooses_shows_too_little_of_it(tmp_path: Path) -> None:
 def test_a_tensor_of_zeros_has_no_rows_to_find() -> None:
     blocks = Blocks({1: Rows(torch.zeros(3, 4)), 2: Rows(torch.full((3, 4), 1e3))})
     assert list(blocks.with_all_rows(Rows(torch.full((2, 4), 1e-8)))) == []
+
+
+def test_rows_are_found_in_any_order_but_not_more_often_than_they_are_there() -> None:
+    torch.manual_seed(2)
+    whole = torch.randn(5, 4)
+    for rows in (whole, whole[:, :1].flatten()):
+        blocks = Blocks({1: Rows(rows), 2: Rows(rows.repeat_interleave(2, 0))})
+        assert set(blocks.with_all_rows(Rows(rows[[3, 0, 4]]))) == {1, 2}
+        assert set(blocks.with_all_rows(Rows(rows[[3, 3, 0, 0]]))) == {1, 2}  # keys that two heads share
+        assert list(blocks.with_all_rows(Rows(rows[[3, 0, 3]]))) == []  # a stale page of a cache
+    assert list(Blocks({1: Rows(torch.arange(5))}).with_all_rows(Rows(torch.tensor([3, 0, 4])))) == []
+
+
+class Chooser(nn.Module):
+    """Reads words, and then the ones it draws among the likeliest."""
+
+    def __init__(self, among: int) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.among, self.words, self.head = among, nn.Embedding(9, 8), nn.Linear(8, 9)
+        self.noise = 3 * torch.randn(2, 9)
+
+    def forward(self, words: Tensor, *others: Tensor) -> Tensor:
+        found = [self.head(one * torch.linspace(0, 1, 8)) for one in others]
+        for at in range(2):
+            scores = self.head(self.words(words).mean(1) * (1 + at))
+            least = scores.topk(self.among, 1).values[:, -1:]
+            words = (scores.masked_fill(scores < least, -torch.inf) + self.noise).argmax(1)[:, None]
+            found.append(scores)
+        return torch.stack(found)
+
+
+def test_words_that_were_chosen_are_not_those_that_are_there_by_chance(tmp_path: Path) -> None:
+    """The words that either chooses first are among those that both were given."""
+    dumps = []
+    for among in (1, 3):
+        model = Chooser(among)
+        with DumpMode(DumpConfig(path=tmp_path / str(among), data="full"), model=model), torch.no_grad():
+            model(torch.arange(6).view(2, 3), torch.tensor([[5], [2]]), torch.tensor([[3], [6]]))
+        dumps.append(tmp_path / str(among))
+    found = compare(*dumps)
+    assert found.exit_code == 1 and found.cause is not None
+    assert "least" in linecache.getline(__file__, int(found.cause.row.place.source.rpartition(":")[2].split()[0]))

@@ -144,7 +144,6 @@ def train(on: Run) -> None:
             on.keep(loss)
             on.keep_gradients(model)
             optimizer.step()  # at grows faster
-            if at == 0 or not on.bug("beams of the first step only"):
-                on.keep(model.beams(tokens[at], lengths))
+            on.keep(model.beams(tokens[at], lengths))
             end_step()
     on.keep_weights(model)
