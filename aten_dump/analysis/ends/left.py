@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..evaluation.evaluation import Evaluation
 from ..flow.flat_memory import has_parts
+from ..flow.left_memory import is_of_model
 from ..signatures.signature import is_same
 from .ends import End
 from .kept import Before, Kept
@@ -88,8 +89,11 @@ class LeftEnds:
         return kept.keeps(twin.number, made, end.buffer) is True and not kept.is_read_after(end.value)
 
     def _is_counted_otherwise(self, side: int, end: End) -> bool:
-        """Return True if a count of the other side's is kept in no tensor of this one: Python may count."""
+        """Return True if a count of the other side's program is kept in no tensor of this one: Python may count."""
         if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
+            return False
+        writer = self._sides[1 - side].flow.writer(end.value)
+        if writer is None or is_of_model(writer[0]):  # a module's buffer is one on both sides
             return False
         evaluation, began = self._sides[side], self._sides[1 - side].began(end.buffer)
         numbers = (evaluation.numbers.get(v.id) for v in evaluation.sources.values() if v.dtype == end.buffer.dtype)

@@ -145,7 +145,7 @@ class LeftMemory:
 
         An average of weights is; what a training loop counts is not.
         """
-        if _is_of_model(place.writer):
+        if is_of_model(place.writer):
             return True
         given = {v.storage for _, v in self._flow.reads(place.writer)} - {place.last.storage}
         return bool(given & self._of_model)
@@ -153,7 +153,7 @@ class LeftMemory:
     @cached_property
     def _of_model(self) -> set[int]:
         """Return the storages from outside that a module or the optimizer writes."""
-        return {place.last.storage for place in self.places if _is_of_model(place.writer)}
+        return {place.last.storage for place in self.places if is_of_model(place.writer)}
 
 
 def _is_count(place: LeftPlace) -> bool:
@@ -172,7 +172,7 @@ def _is_part(value: Value, whole: Value) -> bool:
     return has_parts(whole) and first <= extent(value)[0] and extent(value)[1] <= past
 
 
-def _is_of_model(call: Call) -> bool:
+def is_of_model(call: Call) -> bool:
     """Return True if a call ran in a module or is the optimizer's."""
     if call.module or call.phase == "optimizer":
         return True

@@ -206,7 +206,8 @@ class PartsFound:
             for call in flow.calls():
                 made = [value for _, value in flow.results(call) if value.is_floating]
                 if made and flow.reads(call) and numbers.get(made[0].id) not in known:
-                    is_first = all(flow.maker(value) is None for _, value in flow.reads(call) if value.is_floating)
+                    read = [numbers.get(value.id) for _, value in flow.reads(call) if value.is_floating]
+                    is_first = all(known.get(number or 0) for number in read)  # the other side has it, and not in parts
                     if is_first and self.in_rows[side].intersection(self._numbers(side, made[0])):
                         return True
                     break
