@@ -277,7 +277,7 @@ def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[E
 
 def _of_one_side(sides: tuple[Evaluation, Evaluation]) -> Iterator[str]:
     """Yield in a sentence for each side what it makes, as a score beside a training step, and the other does not."""
-    for name, other, ends, side in zip(SIDES, SIDES[::-1], made_alone(sides), sides, strict=True):
+    for name, ends, side in zip(SIDES, made_alone(sides), sides, strict=True):
         if ends:
             maker = side.flow.maker(ends[0].value)
             line = f" ({maker.where})" if maker is not None and maker.where else ""

@@ -107,7 +107,7 @@ class Causes:
     def _part_integers(self, pairs: Sequence[Pair]) -> None:
         """Give numbers of their own to integers that two calls at one place make otherwise.
 
-        Few integers are soon equal to others, as a word that was chosen is to one that was given: that is chance, unless
+        Few integers are soon equal to others, as a word that was chosen is to one that was given: by chance, unless
         the other side makes them at the same place.
         """
         for pair in pairs:
