@@ -60,6 +60,9 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
             waiting += [v for _, v in flow.reads(maker)]
             continue
         writer = flow.writer(value)
+        if maker is None and writer is None and (written := written_parts(value)):
+            waiting += written
+            continue
         if writer is None:
             if value.undefined:
                 continue
@@ -96,6 +99,11 @@ def made_of_nothing(evaluation: Evaluation, cone: Cone, other: Container[int]) -
         if not call.mutated and all(maker in found for maker in makers):
             found.add(number)
     return found
+
+
+def written_parts(value: Value) -> list[Value]:
+    """Return the parts of a sparse tensor through which the program wrote to it."""
+    return [part for part in value.parts.values() if part.version]
 
 
 def _covers(whole: Value, part: Value) -> bool:

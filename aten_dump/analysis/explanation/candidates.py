@@ -14,7 +14,7 @@ from typing import Final
 
 from ...dump import Call, Value
 from ...store.op_names import reads_no_elements
-from ..cone.cone import Cone, cone_of, made_of_nothing
+from ..cone.cone import Cone, cone_of, made_of_nothing, written_parts
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
@@ -271,7 +271,14 @@ class Candidates:
                 yield slot, value
 
     def is_odd_source(self, side: int, value: Value) -> bool:
-        return self._sides[side].flow.maker(value) is None and self.is_odd(side, value)
+        return self.is_odd(side, value) and not self._is_made(side, value)
+
+    def is_made_otherwise(self, side: int, value: Value) -> bool:
+        """Return True if the step made a value, and the other side does not have it."""
+        return self.is_odd(side, value) and self._is_made(side, value)
+
+    def _is_made(self, side: int, value: Value) -> bool:
+        return self._sides[side].flow.maker(value) is not None or bool(written_parts(value))
 
     def is_odd(self, side: int, value: Value) -> bool:
         """Return True if the other side does not have a value."""

@@ -275,12 +275,12 @@ class Causes:
         calls = pair.target, pair.baseline
         one, like = calls[side], calls[1 - side]
         results, there = self._sides[side].flow.results(one), self._sides[1 - side].flow
-        is_odd = partial(self._candidates.is_odd, 1 - side)
+        is_made_otherwise = partial(self._candidates.is_made_otherwise, 1 - side)
         return (
             one.op == like.op
             and one.id not in cones[side].calls
             and like.id in cones[1 - side].calls
-            and not any(there.maker(value) and is_odd(value) for _, value in there.reads(like))
+            and not any(is_made_otherwise(value) for _, value in there.reads(like))
             and any(self._changes_nothing(side, one, value) for _, value in results)
         )
 
