@@ -86,7 +86,7 @@ class Candidates:
             return firsts
         if firsts[0].id not in self._tables[0] and firsts[1].id not in self._tables[1]:
             return firsts
-        return asked if self._numbers_read(0, asked[0]) & self._numbers_read(1, asked[1]) else firsts
+        return asked if self.numbers_read(0, asked[0]) & self.numbers_read(1, asked[1]) else firsts
 
     def _firsts(
         self, cones: tuple[Cone, Cone], kinds: Container[str], in_other_order: bool, is_packed: bool
@@ -189,14 +189,14 @@ class Candidates:
             one, other = firsts[side], firsts[1 - side]
             if one is None or other is None:
                 return firsts
-            given = self._numbers_read(side, one)
-            if given & self._numbers_read(1 - side, other):
+            given = self.numbers_read(side, one)
+            if given & self.numbers_read(1 - side, other):
                 return firsts
             if given:
                 if any(self.odd_sources(1 - side, other)):
                     return firsts
                 shared = {
-                    number: (len(given & self._numbers_read(1 - side, call)), call.op == one.op)
+                    number: (len(given & self.numbers_read(1 - side, call)), call.op == one.op)
                     for number, call in cones[1 - side].calls.items()
                 }
                 best = max(shared, key=lambda number: (*shared[number], -number))
@@ -227,9 +227,9 @@ class Candidates:
 
     def share_inputs(self, target: Call, baseline: Call) -> bool:
         """Return True if two calls compute with something that both sides have."""
-        return bool(self._numbers_read(0, target) & self._numbers_read(1, baseline))
+        return bool(self.numbers_read(0, target) & self.numbers_read(1, baseline))
 
-    def _numbers_read(self, side: int, call: Call) -> set[int]:
+    def numbers_read(self, side: int, call: Call) -> set[int]:
         """Return the numbers of what a call computes with and both sides have: of floats, if it reads any."""
         read = [value for _, value in self._sides[side].flow.reads(call)]
         read = [value for value in read if value.is_floating] or read

@@ -234,13 +234,13 @@ class Causes:
             if known is not None and self._candidates.is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
-            return self._one_sided(first, other, calls)
+            return self._one_sided(first, other, cones)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
         is_rewritten = any(self._candidates.lines) and all(alone)  # what one side lacks, it may do otherwise
         if lacks and not (adds or is_rewritten):
-            return self._of_odd_source(first) or self._one_sided(None, other, calls)
+            return self._of_odd_source(first) or self._one_sided(None, other, cones)
         if adds and not (lacks or is_rewritten):
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
         text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
@@ -317,14 +317,25 @@ class Causes:
     def _given(self, side: int, call: Call) -> list[tuple[str, int | None]]:
         return [(slot, self._sides[side].numbers.get(value.id)) for slot, value in self._sides[side].flow.reads(call)]
 
-    def _one_sided(self, first: Call | None, other: Call | None, calls: tuple[str, ...]) -> Cause:
+    def _one_sided(self, first: Call | None, other: Call | None, cones: tuple[Cone, Cone]) -> Cause:
+        calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
         side = 1 if first is None else 0
         call = other if first is None else first
         assert call is not None
         places = self._places_of_inputs(side, call)
         is_like = places and place_of(call) in self._candidates.lines[1 - side]
         what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
-        return Cause("region", first, other, f"the {SIDES[1 - side]} {what}", places, calls=calls)
+        next_call = None if is_like else self._in_its_place(side, call, cones[1 - side])
+        more = "" if next_call is None else self._where(next_call)
+        return Cause("region", first, other, f"the {SIDES[1 - side]} {what}{more}", places, calls=calls)
+
+    def _in_its_place(self, side: int, call: Call, cone: Cone) -> Call | None:
+        """Return the call with which the other side, which lacks a call, goes on from what that reads."""
+        given, other = self._candidates.numbers_read(side, call), self._sides[1 - side]
+        for _, one in sorted(cone.calls.items()):
+            if not given.isdisjoint(self._candidates.numbers_read(1 - side, one)):
+                return one
+        return first_reader(other, given)
 
     def _places_of_inputs(self, side: int, call: Call) -> str:
         """Return where in the other side's values the inputs of a call lie, in a clause; "" if none is a part."""
