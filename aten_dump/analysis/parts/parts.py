@@ -189,13 +189,22 @@ class PartsFound:
         """
         found: InRows = (set(), set())
         for side in (0, 1):
-            blocks, rank = Blocks(self._rows[1 - side]), self._sides[side].flow.rank
-            for id, rows in self._rows[side].items():
-                for held in () if id in self.places[side] else blocks.with_all_rows(rows, self._noise(side, id)):
+            rank, others = self._sides[side].flow.rank, self._sides[1 - side].flow.rank
+            for id in self._rows[side]:
+                for held in self._with_its_rows(side, id):
                     found[side].update(self._numbers(side, rank.value_by_id(id)))
-                    whole = self._sides[1 - side].flow.rank.value_by_id(held)
-                    found[1 - side].update(self._numbers(1 - side, whole))
+                    found[1 - side].update(self._numbers(1 - side, others.value_by_id(held)))
         return found
+
+    def _with_its_rows(self, side: int, id: int) -> Iterator[int]:
+        """Yield the ids of the other side's values that have all rows of a value that is not a block of one."""
+        rows = self._rows[side].get(id)
+        if rows is not None and id not in self.places[side]:
+            yield from self._all_rows[1 - side].with_all_rows(rows, self._noise(side, id))
+
+    @cached_property
+    def _all_rows(self) -> tuple[Blocks, Blocks]:
+        return Blocks(self._rows[0]), Blocks(self._rows[1])
 
     @cached_property
     def is_packed(self) -> bool:
@@ -208,7 +217,7 @@ class PartsFound:
                 if made and flow.reads(call) and numbers.get(made[0].id) not in known:
                     read = [numbers.get(value.id) for _, value in flow.reads(call) if value.is_floating]
                     is_first = all(known.get(number or 0) for number in read)  # the other side has it, and not in parts
-                    if is_first and self.in_rows[side].intersection(self._numbers(side, made[0])):
+                    if is_first and any(True for _ in self._with_its_rows(side, made[0].id)):
                         return True
                     break
         return False
