@@ -172,7 +172,7 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
-        if self.repair is not None and _are_written_otherwise(cones):
+        if self.repair is not None and self._are_written_otherwise(cones):
             cones = self.repair.narrow(cones, odd)
         in_other_order = self._layout is not None and self._layout.is_in_other_order
         is_packed = self._parts is not None and self._parts.is_packed
@@ -182,6 +182,17 @@ class Causes:
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
         repaired = None if self.repair is None else self.repair.found
         return cause if repaired is None else self._with_last(cause, *repaired)
+
+    def _are_written_otherwise(self, cones: tuple[Cone, Cone]) -> bool:
+        """Return True if one of two cones has more than one line that the other side's program does not run."""
+        lines = self._candidates.lines
+        if not any(lines):
+            return True
+        alone = (
+            {call.where for call in cone.calls.values() if place_of(call) not in others}
+            for cone, others in zip(cones, lines[::-1], strict=True)
+        )
+        return any(len(some) > 1 for some in alone)
 
     def _with_last(self, cause: Cause, target: Value, baseline: Value) -> Cause:
         """Return a cause with the last call that may be it, where both sides make the same in two ways up to there."""
@@ -535,12 +546,6 @@ def _first_group(odd: Odd) -> tuple[Container[str], Odd]:
         if found[0] or found[1]:
             return kinds, (found[0], found[1])
     return (), ([], [])
-
-
-def _are_written_otherwise(cones: tuple[Cone, Cone]) -> bool:
-    """Return True if two cones are not made by calls of the same places."""
-    target, baseline = (Counter(map(place_of, cone.calls.values())) for cone in cones)
-    return target != baseline
 
 
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:

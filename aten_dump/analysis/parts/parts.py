@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -43,13 +43,13 @@ def may_be_in_parts(
 
 
 def are_of_other_shapes(sides: Sides) -> bool:
-    """Return True if at one line both sides make values of other shapes, or one of them makes more of them."""
-    made: list[dict[tuple[str, str, str], Counter[tuple[int, ...]]]] = []
+    """Return True if at one line both sides make values of other shapes."""
+    made: list[dict[tuple[str, str, str], set[tuple[int, ...]]]] = []
     for side in sides:
-        made.append(defaultdict(Counter))
+        made.append(defaultdict(set))
         for call in side.flow.calls():
             for _, value in side.flow.results(call)[:1]:
-                made[-1][call.op, call.phase, call.where][tuple(value.shape)] += 1
+                made[-1][call.op, call.phase, call.where].add(tuple(value.shape))
     return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys())
 
 
