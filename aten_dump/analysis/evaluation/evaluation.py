@@ -230,6 +230,7 @@ class Evaluation:
         self._generator = torch.Generator()
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
+        self.took: dict[int, torch.Tensor] = {}  # choices of the target that this side went on with, by value id
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []
@@ -652,11 +653,12 @@ class Evaluation:
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
         contents = sign(tensor).contents
-        if not self._leads and not self._jitter:  # what is moved a little must not choose otherwise for that
-            found = self._shared.choices.get(contents)
+        if not self._leads:
+            found = self.took.get(value.id) if self._jitter else self._shared.choices.get(contents)
             if found is not None:
+                self.took[value.id] = found
                 return laid(found, tensor) if found.shape == tensor.shape else found.clone()
-            if tensor.shape == value.shape:
+            if tensor.shape == value.shape and not self._jitter:  # what is moved a little must not choose otherwise
                 return tensor
         try:
             recorded = value.shared_tensor()

@@ -168,7 +168,7 @@ def _settled(
     )
     if rounded[1] or alone[1] or unseen or in_parts:
         other = Evaluation(steps[1], Shared(), {**contents[1], **rounded[1]}, jitter=JITTER)
-        other.rounded, other.rounds = alone[1], unseen
+        other.rounded, other.rounds, other.took = alone[1], unseen, sides[1].took
         other.run()
         noise[1] = sides[1].noise_beside(other)
     shared = Shared()

@@ -58,7 +58,10 @@ def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 class PartsFound:
-    """Finds the parts, and lets both sides have their numbers."""
+    """Finds the parts, and lets both sides have their numbers.
+
+    It has more than twenty methods: what is looked for, and who then has which numbers, rest on the same rows.
+    """
 
     def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]], relaid: Sequence[Relaid] = ()) -> None:
         """Take both sides, of which some ends differ, and their sources with elements in other places."""

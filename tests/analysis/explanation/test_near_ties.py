@@ -16,16 +16,22 @@ LARGE = float(1 << 24)  # what float32 cannot add 1 to
 class Router(nn.Module):
     """One of six experts for each token. Of token 3 expert 1 has the best score, by less than float32 loses of it."""
 
-    def __init__(self, *, sums_otherwise: bool = False, adds: float = 0.0) -> None:
+    def __init__(self, *, sums_otherwise: bool = False, adds: float = 0.0, grouped: bool = False) -> None:
         super().__init__()
         torch.manual_seed(2)
         self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
-        self.sums_otherwise, self.adds = sums_otherwise, adds
+        self.sums_otherwise, self.adds, self.grouped, self.factor = sums_otherwise, adds, grouped, 1.0
 
     def forward(self, x: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
         one, two, three = terms.unbind()
         scores = one + (two + three) if self.sums_otherwise else (one + two) + three
         weights, chosen = (scores + self.adds * torch.arange(6)).topk(1, -1)
+        if self.grouped:
+            found = torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                rows = (chosen[:, 0] == number).nonzero()[:, 0]
+                found = found.index_add(0, rows, expert(x[rows]) * (self.factor if number == 5 else 1.0))
+            return found * weights.sigmoid()
         made = torch.stack([expert(x) for expert in self.experts], 1)
         picked = made.gather(1, chosen[..., None].expand(-1, -1, 16))
         return (picked * weights.sigmoid()[..., None]).sum(1)
@@ -37,6 +43,7 @@ def run(path: Path, model: Router) -> Path:
     terms[:, 3] = -1.0
     terms[:, 3, 1] = torch.tensor([LARGE, 1.0, -LARGE])  # 1, or 0 if the first two are added first
     terms[:, 3, 4] = torch.tensor([0.5, 0.25, 0.125])
+    terms[:, 5, 1], terms[:, 6, 5] = 2.0, 2.0
     with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
         model(x, terms).square().mean().backward()
         dump.step()
@@ -64,3 +71,14 @@ def test_the_same_choices_are_no_tie(tmp_path: Path) -> None:
 def test_other_scores_are_a_difference_and_no_tie(tmp_path: Path) -> None:
     found = compare(run(tmp_path / "target", Router(adds=0.3)), run(tmp_path / "baseline", Router()))
     assert found.exit_code == 1 and notes_of(found) == []
+
+
+def test_a_mistake_beside_a_near_tie_is_one(tmp_path: Path) -> None:
+    """Rounding that chooses otherwise on one side is no measure of what may differ."""
+    right, wrong = Router(sums_otherwise=True, grouped=True), Router(sums_otherwise=True, grouped=True)
+    wrong.factor = 1.05
+    baseline = run(tmp_path / "baseline", Router(grouped=True))
+    honest = compare(run(tmp_path / "right", right), baseline)
+    assert honest.exit_code == 0 and notes_of(honest), honest.answer()
+    found = compare(run(tmp_path / "wrong", wrong), baseline)
+    assert found.exit_code == 1 and notes_of(found), found.answer()

@@ -117,3 +117,9 @@ def ran(program: Layouts, way: str) -> Run:
 def test_what_compare_says_of_a_layout(case: Case, tmp_path: Path) -> None:
     said = examine(case, PROGRAMS[case.program], tmp_path)
     assert said.outcome in RIGHT, f"{said.outcome}: {said.answer or said.text}"
+
+
+def test_a_mistake_beside_near_ties_is_not_passed(tmp_path: Path) -> None:
+    """What rounding makes one side choose is no measure of how far its values may be off."""
+    case = of("experts", "near ties of a router", "an expert left out")
+    assert examine(case, PROGRAMS[case.program], tmp_path).outcome not in ("passed", "undecided")
