@@ -85,7 +85,10 @@ class EvaluatedStep:
             precision, and is no part of the function.
         extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
             masks, and go with the precision.
+        takes_choices: integers that are computed of floating numbers are those that the target's program went on with.
     """
+
+    takes_choices = True
 
     def __init__(
         self,
@@ -650,6 +653,8 @@ class Evaluation:
         if tensor.is_floating_point() or tensor.is_complex() or (not tensor.numel() and not value.numel):
             return tensor
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
+            return tensor
+        if not self._step.takes_choices and tensor.shape == value.shape:
             return tensor
         contents = sign(tensor).contents
         if not self._leads and not self._jitter:  # what is moved a little must not choose otherwise for that
