@@ -219,6 +219,11 @@ def _of_zoo(name: str) -> Loss:
     return lambda model, dtype, rows: zoo.ZOO[name].loss(model)
 
 
+def _patches(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
+    found: Tensor = model(pixel_values=torch.randn(rows, 3, 16, 16).to(dtype), labels=torch.arange(rows) % 5).loss
+    return found
+
+
 def _image(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
     return F.cross_entropy(model(torch.randn(rows, 3, 16, 16).to(dtype)), torch.arange(rows) % 5)
 
@@ -227,7 +232,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "gpt2": (models.MODELS["gpt2"][0], _tokens),
     "llama": (models.MODELS["llama"][0], _tokens),
     "resnet": (models.ResNet, _image),
-    "vit": (zoo.ZOO["vit"].make, _of_zoo("vit")),
+    "vit": (zoo.ZOO["vit"].make, _patches),
     "t5": (zoo.ZOO["t5"].make, _of_zoo("t5")),
     "unet": (UNet, _square(_floats(3, 8, 8))),
     "mamba": (Mamba, _square(_floats(6, 8))),

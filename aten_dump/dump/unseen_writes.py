@@ -30,7 +30,8 @@ class UnseenWrite:
 
     def __str__(self) -> str:
         dtype, shape = self.value.dtype_name, list(self.value.shape)
-        last, first = (call.name if call is not None else "the end of the step" for call in (self.last, self.first))
+        last = "the beginning of the step" if self.last is None else self.last.name
+        first = "the end of the step" if self.first is None else self.first.name
         return f"{dtype}{shape} between {last} and {first}"
 
 
@@ -44,11 +45,19 @@ def unseen_writes(every: Iterable[Value]) -> list[UnseenWrite]:
     for versions in moments.values():
         before: list[Value] = []
         for _, values in sorted(versions.items()):
-            if before and all(value.producer is None for value in values):
+            if before and not any(map(_is_written, values)):
                 seen, new = _calls_of(before), _calls_of(values)
                 found.append(UnseenWrite(values[0], seen[-1] if seen else None, new[0] if new else None))
             before = values
     return sorted(found, key=lambda write: write.value.id)
+
+
+def _is_written(value: Value) -> bool:
+    """Return True if an op wrote this memory: what makes a view reads it as it is, other calls return what ops made."""
+    if value.producer is None or value.producer[0].kind != "aten":
+        return False
+    moment = value.storage, value.version
+    return all((given.storage, given.version) != moment for _, given in value.producer[0].input_values())
 
 
 def named(every: Iterable[Value], note: records.Note) -> records.Note:

@@ -85,7 +85,10 @@ class EvaluatedStep:
             precision, and is no part of the function.
         extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
             masks, and go with the precision.
+        takes_choices: integers that are computed of floating numbers are those that the target's program went on with.
     """
+
+    takes_choices = True
 
     def __init__(
         self,
@@ -230,7 +233,9 @@ class Evaluation:
         self._generator = torch.Generator()
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
-        self.took: dict[int, torch.Tensor] = {}  # choices of the target that this side went on with, by value id
+        self.took: dict[
+            int, torch.Tensor
+        ] = {}  # the choices that are not those that were computed or recorded, by value id
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []
@@ -652,23 +657,26 @@ class Evaluation:
             return tensor
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
-        contents = sign(tensor).contents
-        if not self._leads:
-            found = self.took.get(value.id) if self._jitter else self._shared.choices.get(contents)
-            if found is not None:
-                self.took[value.id] = found
-                return laid(found, tensor) if found.shape == tensor.shape else found.clone()
-            if tensor.shape == value.shape and not self._jitter:  # what is moved a little must not choose otherwise
+        contents, takes = sign(tensor).contents, self._step.takes_choices
+        if self._jitter:  # what is moved a little must not choose otherwise for that
+            found = self.took.get(value.id)
+        else:
+            found = self._shared.choices.get(contents) if takes and not self._leads else None
+        if found is None:
+            try:
+                recorded = value.shared_tensor()
+            except AtenDumpError:
                 return tensor
-        try:
-            recorded = value.shared_tensor()
-        except AtenDumpError:
-            return tensor
-        if recorded.shape == tensor.shape and torch.equal(recorded, tensor):
-            return tensor
-        if self._leads:
-            self._shared.choices[contents] = recorded.clone()
-        return laid(recorded, tensor) if recorded.shape == tensor.shape else recorded.clone()
+            if recorded.shape == tensor.shape and torch.equal(recorded, tensor):
+                return tensor
+            found = recorded
+            if not self._jitter and self._leads and takes:
+                found = self._shared.choices[contents] = recorded.clone()
+            elif not self._jitter and tensor.shape == value.shape:
+                found = tensor.clone()
+        if not self._jitter:
+            self.took[value.id] = found
+        return laid(found, tensor) if found.shape == tensor.shape else found.clone()
 
     def _read_number(self, plan: CallPlan, item: Any) -> None:
         """Note a number that the program read of a tensor: what is computed of it in Python is not recorded."""

@@ -8,8 +8,10 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import torch
 
@@ -39,6 +41,10 @@ from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, ro
 from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .left_alone import SIDES
 from .means import without_means
+
+_CHOSEN: Final = (
+    "near ties: rounding decides some comparisons or maxima; both sides are compared with what float64 chooses"
+)
 
 
 @dataclass(slots=True)
@@ -93,6 +99,9 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         ({}, sources.stand_ins),
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
+    if found.differs and shared.choices:
+        found = _chosen_by_float64(found, left, before)
+        (target, baseline), steps = found.sides, found.steps
     stand_ins: Mapping[int, torch.Tensor] = sources.stand_ins
     order = batch_order(flows, sources)
     if order is not None:
@@ -109,6 +118,22 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
             return found
     again = _settled(sides, steps, contents, lambda sides: _with_ends(sides, sources, steps, left, before))
     return again if again.differs and not shared.choices else found
+
+
+def _chosen_by_float64(found: Evaluated, left: tuple[Left, Left], before: LeftBefore | None) -> Evaluated:
+    """Evaluate both sides with what float64 chooses; return what was found before if they differ so too.
+
+    The baseline goes on with what the target chose where it makes the same choice. But one side may keep the mask of a
+    maximum, or its place among its neighbours, where the other compares anew: then rounding decides for one alone.
+    """
+    one, other = (copy(step) for step in found.steps)
+    one.takes_choices = other.takes_choices = False
+    steps, stand_ins, shared = (one, other), found.sources.stand_ins, Shared()
+    sides = Evaluation(one, shared, leads=True), Evaluation(other, shared, stand_ins)
+    for side in sides:
+        side.run()
+    again = _settled(sides, steps, ({}, stand_ins), lambda sides: _with_ends(sides, found.sources, steps, left, before))
+    return found if again.differs else replace(again, notes=(*again.notes, _CHOSEN))
 
 
 def _reordered(
@@ -156,7 +181,7 @@ def _settled(
     moved = Evaluation(steps[0], Shared(), {**contents[0], **rounded[0]}, leads=True, jitter=JITTER)
     alone = sides[0].alone(sides[1]), sides[1].alone(sides[0])
     unseen = sides[0].has_unseen or sides[1].has_unseen
-    moved.rounded, moved.rounds = alone[0], unseen
+    moved.rounded, moved.rounds, moved.took = alone[0], unseen, sides[0].took
     moved.run()
     noise = [sides[0].noise_beside(moved), {}]
     sources = found.sources

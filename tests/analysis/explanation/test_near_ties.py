@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.comparison import Comparison
@@ -82,3 +86,52 @@ def test_a_mistake_beside_a_near_tie_is_one(tmp_path: Path) -> None:
     assert honest.exit_code == 0 and notes_of(honest), honest.answer()
     found = compare(run(tmp_path / "wrong", wrong), baseline)
     assert found.exit_code == 1 and notes_of(found), found.answer()
+
+
+class Masked(nn.Module):
+    """A ReLU as it is, or with a mask that is kept for backward, as compiled code keeps one."""
+
+    def __init__(self, *, keeps_mask: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.out = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 3)
+        self.keeps_mask = keeps_mask
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.two(self.one(x) * 1.7)
+        found: torch.Tensor = self.out(h * (h > 0) if self.keeps_mask else torch.relu(h))
+        return found
+
+
+class WrongMask(TorchDispatchMode):
+    """A kernel that gets some elements of a mask wrong."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.gt.Scalar:
+            found[..., ::9] = True
+        return found
+
+
+def masked(path: Path, mode: AbstractContextManager[object] | None = None, *, keeps_mask: bool) -> str:
+    model = Masked(keeps_mask=keeps_mask).to(torch.bfloat16)
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    with mode or nullcontext(), DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        model(x).square().mean().backward()
+    return str(path)
+
+
+@pytest.mark.parametrize("keeps_mask", [True, False])
+def test_rounding_may_decide_for_one_side_alone(tmp_path: Path, keeps_mask: bool) -> None:
+    """The other makes no such choice: what float64 chooses is what both mean."""
+    target = masked(tmp_path / "target", keeps_mask=keeps_mask)
+    found = compare(target, masked(tmp_path / "baseline", keeps_mask=not keeps_mask))
+    assert found.exit_code == 0, found.answer()
+    assert len(notes_of(found)) == keeps_mask, "the recorded choice counts in the target"
+
+
+def test_a_wrong_mask_is_no_near_tie(tmp_path: Path) -> None:
+    target = masked(tmp_path / "target", WrongMask(), keeps_mask=True)
+    found = compare(target, masked(tmp_path / "baseline", keeps_mask=False))
+    assert found.exit_code == 1
+    assert "Aten.gt.0.forward" in found.answer().split("result", maxsplit=1)[0], found.answer()

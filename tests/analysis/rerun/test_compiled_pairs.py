@@ -26,11 +26,12 @@ pytestmark = [
 _BF16: Final = torch.bfloat16
 _CASTS: Final = (("options", {"emulate_precision_casts": True}),)
 _DYNAMIC: Final = (("dynamic", True),)
-_LOW: Final = ("dlrm", "gnn", "moe", "stack", "unet", "diffusion", "speech")
+_LOW: Final = ("dlrm", "gnn", "moe", "stack", "unet", "diffusion", "speech", "mamba", "resnet")
 OTHERWISE: Final = [
     *((name, How(autocast=True)) for name in _LOW),
     *((name, How(dtype=_BF16)) for name in _LOW),
-    *((name, How(dtype=_BF16, options=_CASTS)) for name in ("moe", "stack")),
+    *((name, How(dtype=_BF16, options=_CASTS)) for name in ("diffusion", "moe", "stack")),
+    ("gpt2", How(dtype=_BF16)),
     *((name, How(optimizer="compiled")) for name in ("dlrm", "gnn", "moe")),
     ("dlrm", How(options=_DYNAMIC, rows=(4, 6))),
     ("stack", How(options=_DYNAMIC, rows=(4, 6), optimizer="compiled")),
@@ -84,6 +85,8 @@ def test_a_program_compiled_otherwise(tmp_path: Path, name: str, how: How) -> No
         ("stack", How(dtype=_BF16), How(dtype=_BF16, options=_CASTS)),
         ("stack", How(form="regional"), How(form="breaks")),
         ("dlrm", How(dtype=_BF16), How()),
+        ("mamba", How(dtype=_BF16), How()),
+        ("resnet", How(autocast=True), How(dtype=_BF16)),
         ("moe", How(autocast=True), How(dtype=_BF16)),
     ],
     ids=_named,
