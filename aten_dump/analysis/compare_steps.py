@@ -34,7 +34,6 @@ from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
 from .tasks import Task, incomplete, pair_calls, records_all_ops
 from .world.compare_world import WorldBefore, compare_world
-from .young_garbage import young_garbage_only
 
 _RANKS_APART: Final = (
     "the ranks of both sides share the work in different ways. To compare them, "
@@ -50,7 +49,7 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
         if not is_evaluated(task):
             yield _of_ranks_apart(task) if task.together else compare_by_distance(task)
             continue
-        with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
+        with allowing(task.settings.allow_ops), damage_seen() as damage:
             found = _evidence(task, state)
         told = dict.fromkeys((*found.not_whole, *(f"a dump is damaged: {one}" for one in damage)))
         yield of_what_is_whole(found, tuple(told))
