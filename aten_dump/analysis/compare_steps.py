@@ -19,7 +19,7 @@ from .explanation.cause_facts import explained
 from .explanation.equal_step import is_equal_step, rows_of_equal
 from .explanation.near_ties import near_ties
 from .explanation.precisions import precisions_of
-from .explanation.rank_verdict import RankVerdict, counts_of
+from .explanation.rank_verdict import RankVerdict, counted, counts_of
 from .explanation.state_names import begins_otherwise
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
@@ -32,9 +32,8 @@ from .pairing.user_mapping import found_modules
 from .precision.lost_precision import BUDGET
 from .rerun.allowed_ops import allowing
 from .sources.stand_ins import LeftBefore
-from .tasks import Task, incomplete, pair_calls, records_all_ops
+from .tasks import Task, incomplete, pair_calls, pairs_of, records_all_ops
 from .world.compare_world import WorldBefore, compare_world
-from .young_garbage import young_garbage_only
 
 _RANKS_APART: Final = (
     "the ranks of both sides share the work in different ways. To compare them, "
@@ -50,7 +49,7 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
         if not is_evaluated(task):
             yield _of_ranks_apart(task) if task.together else compare_by_distance(task)
             continue
-        with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
+        with allowing(task.settings.allow_ops), damage_seen() as damage:
             found = _evidence(task, state)
         told = dict.fromkeys((*found.not_whole, *(f"a dump is damaged: {one}" for one in damage)))
         yield of_what_is_whole(found, tuple(told))
@@ -146,8 +145,7 @@ def has_all(rank: RankDump) -> bool:
 
 def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
     """Return the evidence of steps that are the same to the bit."""
-    pairs = pair_calls(target, baseline, task.settings.mapping)
-    found = rows_of_equal(DataFlow(target, "aten"), pairs)
+    found = rows_of_equal(DataFlow(target, "aten"), pairs_of(target, baseline, task.settings.mapping))
     notes = (
         *incomplete(target, baseline),
         *precisions_of((target, baseline), cast_sources=False, in_target_order=id)[1],
@@ -155,9 +153,9 @@ def _equal(task: Task, target: RankDump, baseline: RankDump) -> RankEvidence:
     return RankEvidence(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(found.rows), findings=(),
-        modules=found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs]),
+        modules=found_modules(found.modules.elements()),
         notes=notes, proven=found.judged, judged=found.judged, meets=tuple(attendance_of(target).parts),
-        **counts_of(found.rows, pairs),
+        **counted(found.rows, found.hows, found.paired),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ..dump.foreign.foreign_rank import ForeignRank, check_files
 from ..dump.shown.step_ranks import step_and_ranks
 from ..errors import UnfinishedError
 from ..store.checking.verification import verify
+from .young_garbage import young_garbage_only
 
 
 class OfRank(Protocol):
@@ -39,7 +40,7 @@ def finished(
 ) -> Iterator[tuple[Task, Result | None]]:
     """Yield each task with its result, in order; None where the process that worked on it ended before."""
     if executor is None:
-        yield from ((task, function(task)) for task in tasks)
+        yield from ((task, _alone(function, task)) for task in tasks)
         return
     futures = [_submitted(executor, function, task) for task in tasks]
     try:
@@ -56,9 +57,15 @@ def finished(
                 future.cancel()
 
 
+def _alone(function: Callable[[Task], Result], task: Task) -> Result:
+    """Run a function on a task; nothing of what it read stays in memory."""
+    with young_garbage_only():
+        return function(task)
+
+
 def _submitted(executor: Executor, function: Callable[[Task], Result], task: Task) -> Future[Result] | None:
     try:
-        return executor.submit(function, task)
+        return executor.submit(_alone, function, task)
     except BrokenExecutor:  # a worker that ended takes the others with it
         return None
 

@@ -21,6 +21,7 @@ from .compare_steps import compare_steps
 from .evidence.findings import RankEvidence
 from .executors import finished
 from .tasks import Task
+from .young_garbage import young_garbage_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ def compare_chains(
     """
     if executor is None:
         for tasks in chains:
-            yield from zip(tasks, compare_steps(tasks), strict=True)
+            with young_garbage_only():
+                yield from zip(tasks, compare_steps(tasks), strict=True)
         return
     with TemporaryDirectory(prefix="aten_dump_") as folder:
         known = [_Chain(tuple(tasks), os.path.join(folder, str(number))) for number, tasks in enumerate(chains)]

@@ -62,11 +62,16 @@ class Task:
 
 def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[Pair]:
     """Align the calls of two step-ranks; only kinds that both sides recorded take part."""
+    return list(pairs_of(target, baseline, mapping))
+
+
+def pairs_of(target: RankDump, baseline: RankDump, mapping: Mapping) -> Iterator[Pair]:
+    """Yield what `pair_calls` returns; a large step has too many calls to keep handles of all."""
     kinds = target.calls_by_kind().keys() & baseline.calls_by_kind().keys()
     positions = [positions_of_kinds(rank, kinds) for rank in (target, baseline)]
     keys = call_keys(target, positions[0], mapping), call_keys(baseline, positions[1])
     matches = align(*keys, pinned=_pinned(target, baseline, positions, mapping))
-    return [_pair(target, baseline, positions, match) for match in matches]
+    yield from (_pair(target, baseline, positions, match) for match in matches)
 
 
 def positions_of_kinds(rank: RankDump, kinds: Iterable[str]) -> list[int]:

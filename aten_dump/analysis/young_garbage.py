@@ -1,4 +1,10 @@
-"""The garbage collector walks young objects only while a comparison fills memory with rows that stay."""
+"""The garbage collector walks young objects only while a task fills memory with rows that stay.
+
+Theory of operation
+    Handles and their recording hold each other, so a step and rank that is done with is garbage of the oldest
+    generation. Torch has a million objects there, and Python may not look at them again for a thousand ranks. So what
+    is there before a block is set aside, and at its end only what the block made is collected.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +21,13 @@ _running: list[tuple[int, int, int]] = []  # for each block that runs, the thres
 
 @contextmanager
 def young_garbage_only() -> Iterator[None]:
-    """Collect no garbage of the oldest generation in a block: torch has a million objects.
+    """Collect garbage of the oldest generation at the end of a block alone, and only what was made in it.
 
-    What dies young is collected as ever. Blocks may run in several threads.
+    What dies young is collected as ever. Blocks may run in several threads: the last that ends collects.
     """
     with _lock:
+        if not _running and not gc.get_freeze_count():
+            gc.freeze()
         _running.append(_running[0] if _running else gc.get_threshold())
         gc.set_threshold(*_running[0][:2], _NEVER)
     try:
@@ -29,3 +37,5 @@ def young_garbage_only() -> Iterator[None]:
             thresholds = _running.pop()
             if not _running:
                 gc.set_threshold(*thresholds)
+                gc.collect()
+                gc.unfreeze()

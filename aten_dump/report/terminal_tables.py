@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..dump import Call, Dump, RankDump, SavedForBackward
 from ..dump.index.summary import Summary
 from ..dump.saved_for_backward import NOT_RECORDED
+from ..dump.shown.step_ranks import listed
 from ..plain_text import counted
 from ..store.records import CALL_KINDS, Note
 from .table import Table, names, numbers, words
@@ -18,6 +19,7 @@ from .units import format_bytes, format_number, tensor_type
 # How well a statistic can be spared where a terminal is narrow; with the shapes at 1, NaN stay the longest.
 _SPARE: Final = {"nan": -1, "min": 0, "max": 0, "posinf": 2, "neginf": 2, "mean": 3, "l2norm": 3, "std": 4}
 _LEAST_TELLING: Final = 5
+_MOST_RANKS: Final = 16  # of a step that have a row each
 _MOST_SCOPES: Final = 12  # that are named
 UNCHECKED: Final = "unchecked"  # state of an index that ends with its commit record, and was not read whole
 
@@ -38,7 +40,9 @@ def steps_table(
     kinds: dict[RankDump, Counter[str]] | None,
     states: Mapping[RankDump, str] | None = None,
 ) -> Table:
-    """Return a row for each step and rank; with counts of calls by kind where given.
+    """Return a row for each step and rank, or for those alike of many; with counts of calls by kind where given.
+
+    Bytes and files of several ranks are sums.
 
     Args:
         found: the steps and ranks, and what the two ends of their indexes say.
@@ -57,22 +61,41 @@ def steps_table(
         numbers("shards"),
         numbers("shard files", spare=3),
     )
-    for rank, summary in found:
-        state = (states or {}).get(rank) or (UNCHECKED if summary.commit else "interrupted")
-        commit = summary.commit if state in (UNCHECKED, "complete") else None
-        counts = kinds[rank] if kinds is not None and rank in kinds else None
+    for (step, _, *told), alike in _alike_ranks(found, kinds, states or {}).items():
+        summaries = [summary for _, summary in alike]
         table.add_row(
-            str(rank.step),
-            str(rank.rank),
-            state,
-            str(commit.calls) if commit else "?" if counts is None else str(counts.total()),
-            *(str(counts[kind]) if counts is not None else "?" for kind in kind_names),
-            str(commit.values) if commit else "?",
-            format_bytes(summary.index_bytes),
-            format_bytes(summary.shard_bytes),
-            str(summary.shards),
+            str(step),
+            listed(rank for rank, _ in alike),
+            *told,
+            format_bytes(sum(summary.index_bytes for summary in summaries)),
+            format_bytes(sum(summary.shard_bytes for summary in summaries)),
+            str(sum(summary.shards for summary in summaries)),
         )
     return table
+
+
+def _alike_ranks(
+    found: Iterable[tuple[RankDump, Summary]],
+    kinds: dict[RankDump, Counter[str]] | None,
+    states: Mapping[RankDump, str],
+) -> dict[tuple[Any, ...], list[tuple[int, Summary]]]:
+    """Return the ranks of each row, by step, rank and cells: of many ranks those with equal cells are one row."""
+    places = list(found)
+    sizes = Counter(rank.step for rank, _ in places)
+    rows: dict[tuple[Any, ...], list[tuple[int, Summary]]] = {}
+    for rank, summary in places:
+        state = states.get(rank) or (UNCHECKED if summary.commit else "interrupted")
+        commit = summary.commit if state in (UNCHECKED, "complete") else None
+        counts = kinds[rank] if kinds is not None and rank in kinds else None
+        cells = (
+            state,
+            str(commit.calls) if commit else "?" if counts is None else str(counts.total()),
+            *(() if kinds is None else ("?" if counts is None else str(counts[kind]) for kind in CALL_KINDS)),
+            str(commit.values) if commit else "?",
+        )
+        one = rank.rank if sizes[rank.step] <= _MOST_RANKS else None
+        rows.setdefault((rank.step, one, *cells), []).append((rank.rank, summary))
+    return rows
 
 
 def note_sentences(rank: RankDump) -> Iterator[str]:

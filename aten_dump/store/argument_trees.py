@@ -28,7 +28,8 @@ def fold(tree: Tree, leaf: Callable[[Tree], Result], branch: Callable[[Tree, lis
     """
     if type(tree) is not tuple or tree[0] not in (TREE_LIST, TREE_TUPLE, TREE_DICT):
         return leaf(tree)
-    return branch(tree, [fold(item, leaf, branch) for item in (tree[2::2] if tree[0] == TREE_DICT else tree[1:])])
+    items = tree[2::2] if tree[0] == TREE_DICT else tree[1:]
+    return branch(tree, [fold(item, leaf, branch) if type(item) is tuple else leaf(item) for item in items])
 
 
 def with_leaves(tree: Tree, leaf: Callable[[Tree], Any]) -> Tree:
@@ -93,11 +94,16 @@ def items(tree: Tree) -> Iterator[tuple[str, Tree]] | None:
 
 def slots(tree: Tree, prefix: str) -> Iterator[tuple[str, int]]:
     """Yield (slot, value id) for each value of a tree whose own slot is `prefix`."""
-    if isinstance(tree, tuple) and tree[0] == TREE_VALUE:
-        yield prefix, tree[1]
+    if type(tree) is not tuple:
         return
-    for name, item in items(tree) or ():
-        yield from slots(item, f"{prefix}.{name}")
+    tag = tree[0]
+    if tag == TREE_VALUE:
+        yield prefix, tree[1]
+    elif tag in (TREE_LIST, TREE_TUPLE, TREE_DICT):
+        named = zip(tree[1::2], tree[2::2], strict=False) if tag == TREE_DICT else enumerate(tree[1:])
+        for name, item in named:
+            if type(item) is tuple:  # the ranks of a group are a thousand literals
+                yield from slots(item, f"{prefix}.{name}")
 
 
 def output_slots(outputs: Tree) -> Iterator[tuple[str, int]]:

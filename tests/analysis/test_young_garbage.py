@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
@@ -26,3 +27,18 @@ def test_the_last_block_that_ends_puts_the_thresholds_back() -> None:
         assert gc.get_threshold() == (701, 11, 12)
     finally:
         gc.set_threshold(*before)
+
+
+class _Ring:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_a_block_made_and_left_is_gone_at_its_end_and_nothing_stays_frozen() -> None:
+    with young_garbage_only():
+        ring = _Ring()
+        left = weakref.ref(ring)
+        gc.collect(1)  # it is young no longer
+        del ring
+    assert left() is None
+    assert gc.get_freeze_count() == 0

@@ -44,7 +44,6 @@ from ..pairing.call_keys import normal_module
 from ..pairing.user_mapping import Mapping, found_modules
 from ..rerun.allowed_ops import allowing
 from ..tasks import RECOMPUTE, Task, incomplete, pair_calls, records_all_ops
-from ..young_garbage import young_garbage_only
 from .result_judge import ResultJudge
 from .sources import LeftBehind, Outside
 from .walk import Walk
@@ -70,7 +69,7 @@ def compare_by_distance(task: Task) -> RankEvidence:
 
     What a recording lacks that is not whole is said in the evidence, whatever the comparison itself made of it.
     """
-    with young_garbage_only(), allowing(task.settings.allow_ops), damage_seen() as damage:
+    with allowing(task.settings.allow_ops), damage_seen() as damage:
         target = with_parts(rank_at(task.target, task.steps[0], task.ranks[0]))
         if task.control == RECOMPUTE:
             found = _evidence(task, target, target, recompute_pairs(target))

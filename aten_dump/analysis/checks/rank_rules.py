@@ -7,7 +7,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ...dump import Call, Value
@@ -29,7 +29,7 @@ def replicas_apart(step: StepFacts) -> Iterator[Found]:
         apart = [
             name
             for name in _common(step, other)
-            if _is_reduced(step, other, name) and same_elements(step.named[name][0], other.named[name][0]) is False
+            if _is_reduced(step, other, name) and _same(step, other, _leaf, name) is False
         ]
         if apart:
             leaf = step.named[apart[0]][0]
@@ -46,10 +46,7 @@ def not_reduced(step: StepFacts) -> Iterator[Found]:
         names = _common(step, other)
         reduced = [name for name in names if _is_reduced(step, other, name)]
         own = [
-            name
-            for name in names
-            if same_elements(*_applied(step, other, name)) is False
-            and same_elements(step.named[name][0], other.named[name][0])
+            name for name in names if _same(step, other, _applied, name) is False and _same(step, other, _leaf, name)
         ]
         if own and reduced and all(leaf.shape for leaf, _ in (step.named[name] for name in own)):
             yield Found(
@@ -63,9 +60,9 @@ def never_reduced(step: StepFacts) -> Iterator[Found]:
     """Ranks apply gradients of their own to the parameters of one model, and reduce none of them."""
     for other in step.others:
         names = _common(step, other)
-        own = [name for name in names if same_elements(*_applied(step, other, name)) is False]
+        own = [name for name in names if _same(step, other, _applied, name) is False]
         is_shared = any(_is_reduced(step, other, name) for name in names)
-        if not own or is_shared or any(_is_sharded(one) or _meets_in_forward(one) for one in (step, other)):
+        if not own or is_shared or any(_is_sharded(one) or one.meets_in_forward for one in (step, other)):
             continue
         begins = next((one.begins for one in step.optimizer_steps if one.calls), None)
         if begins is not None:
@@ -149,12 +146,9 @@ def _sums_over(call: Call) -> str:
 def same_batch(step: StepFacts) -> Iterator[Found]:
     """Ranks that reduce their gradients compute them from the same batch."""
     for other in step.others:
-        names = _common(step, other)
-        is_parallel = any(_is_reduced(step, other, name) for name in names) and _reduces(step) and _reduces(other)
-        if not is_parallel or _meets_in_forward(step) or _meets_in_forward(other):
+        if not all(one.reduces and not one.meets_in_forward for one in (step, other)):
             continue
-        given, theirs = _batch(step), _batch(other)
-        if given and len(given) == len(theirs) and all(map(same_elements, given, theirs)):
+        if _same_batch(step, other) and any(_is_reduced(step, other, name) for name in _common(step, other)):
             call = next(iter(step.rank.calls.filter(kind="module", phase="forward")))
             yield Found(
                 call,
@@ -165,8 +159,7 @@ def same_batch(step: StepFacts) -> Iterator[Found]:
 
 def repeated_batch(step: StepFacts) -> Iterator[Found]:
     """A step computes on the batch of the step before."""
-    given, before = _batch(step), _batch(step.before) if step.before is not None else []
-    if given and len(given) == len(before) and all(map(same_elements, given, before)) and step.before is not None:
+    if step.before is not None and _same_batch(step, step.before):
         call = next(iter(step.rank.calls.filter(kind="module", phase="forward")))
         yield Found(
             call,
@@ -178,12 +171,10 @@ def repeated_batch(step: StepFacts) -> Iterator[Found]:
 def same_random(step: StepFacts) -> Iterator[Found]:
     """Ranks draw the same random numbers for different batches."""
     for other in step.others:
-        given, theirs = _batch(step), _batch(other)
-        if (
-            not given
-            or len(given) != len(theirs)
-            or any(same_elements(*pair) is not False for pair in zip(given, theirs, strict=True))
-        ):
+        given, theirs = step.batch, other.batch
+        if not given or len(given) != len(theirs):
+            continue
+        if any(_equal(step, one, other, two) is not False for one, two in zip(given, theirs, strict=True)):
             continue
         drawn = [[c for c in one.flow.calls() if c.id in one.rank.tables.random and c.module] for one in (step, other)]
         for one, two in zip(*drawn, strict=False):
@@ -198,28 +189,40 @@ def _common(step: StepFacts, other: StepFacts) -> list[str]:
 
 def _is_reduced(step: StepFacts, other: StepFacts, name: str) -> bool:
     """Return True if both ranks apply the same gradient, which is not all zeros, to a parameter."""
-    pair = _applied(step, other, name)
-    return pair[0].numel > 1 and not step.is_zero(pair[0]) and bool(same_elements(*pair))
+    gradient = _applied(step, name)
+    return bool(_same(step, other, _applied, name)) and gradient.numel > 1 and not step.is_zero(gradient)
 
 
-def _applied(step: StepFacts, other: StepFacts, name: str) -> tuple[Value, Value]:
-    first, second = (one.applied_gradients.get(name, one.rank.gradients[name]) for one in (step, other))
-    return first, second
+def _applied(step: StepFacts, name: str) -> Value:
+    found = step.applied_gradients.get(name)
+    return step.rank.gradients[name] if found is None else found
 
 
-def _reduces(step: StepFacts) -> bool:
-    return any("reduce" in call.op and is_collective(call.op) for call in step.flow.calls())
+def _leaf(step: StepFacts, name: str) -> Value:
+    return step.named[name][0]
 
 
-def _meets_in_forward(step: StepFacts) -> bool:
-    """Return True if the forward of a model has collectives: its ranks share more than gradients."""
-    return any(is_collective(call.op) and call.module and call.phase == "forward" for call in step.flow.calls())
+def _same(step: StepFacts, other: StepFacts, of: Callable[[StepFacts, str], Value], name: str) -> bool | None:
+    return _equal(step, of(step, name), other, of(other, name))
 
 
-def _batch(step: StepFacts) -> list[Value]:
-    """Return the tensors that outermost modules are given."""
-    calls = (c for c in step.rank.calls.filter(kind="module", phase="forward") if c.parent is None)
-    return [value for call in calls for _, value in call.input_values() if value.numel > 1]
+def _same_batch(step: StepFacts, other: StepFacts) -> bool:
+    given, theirs = step.batch, other.batch
+    pairs = zip(given, theirs, strict=False)
+    return bool(given) and len(given) == len(theirs) and all(_equal(step, one, other, two) for one, two in pairs)
+
+
+def _equal(step: StepFacts, one: Value, other: StepFacts, two: Value) -> bool | None:
+    """Return whether values of two recordings have the same bits, None where nothing says so.
+
+    Each of a thousand ranks is held against all others: what stands for the bits is kept.
+    """
+    if one.dtype_name != two.dtype_name or one.shape != two.shape:
+        return False
+    bits = step.bits(one), other.bits(two)
+    if None in bits:
+        return None
+    return bits[0] == bits[1] if type(bits[0]) is type(bits[1]) else same_elements(one, two)
 
 
 def _are(names: list[str]) -> str:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import torch
+import xxhash
+
 from ...dump import Call, RankDump, Value
-from ...store.op_names import read_op_name
+from ...store.op_names import is_collective, read_op_name
 from ...store.records import CALL_KINDS
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import LeafGradient, accumulations, leaf_gradients
@@ -64,6 +67,7 @@ class StepFacts:
         self.before = before
         self.peers: list[StepFacts] = []
         self.lacking: dict[str, str] = {}
+        self._bits: dict[int, str | bytes | None] = {}
 
     @property
     def others(self) -> list[StepFacts]:
@@ -114,6 +118,28 @@ class StepFacts:
         """Return True if all elements of a value are known to be zero."""
         contents = self.contents(value)
         return contents is not None and contents.finite and contents.low == 0 and contents.high == 0
+
+    def bits(self, value: Value) -> str | bytes | None:
+        """Return what values with the same bits have alike: their hash, or a digest of the bytes; None without both."""
+        if value.id not in self._bits:
+            self._bits[value.id] = value.hash or _digest(value)
+        return self._bits[value.id]
+
+    @cached_property
+    def batch(self) -> list[Value]:
+        """The tensors that outermost modules are given."""
+        calls = (c for c in self.rank.calls.filter(kind="module", phase="forward") if c.parent is None)
+        return [value for call in calls for _, value in call.input_values() if value.numel > 1]
+
+    @cached_property
+    def reduces(self) -> bool:
+        """True if it has collectives that reduce."""
+        return any("reduce" in call.op and is_collective(call.op) for call in self.flow.calls())
+
+    @cached_property
+    def meets_in_forward(self) -> bool:
+        """True if the forward of a model has collectives: its ranks share more than gradients."""
+        return any(is_collective(call.op) and call.module and call.phase == "forward" for call in self.flow.calls())
 
     def runs_in(self, call: Call, file: str, *functions: str) -> bool:
         """Return True if a call was made by one of some functions of torch's, in a file of this name."""
@@ -311,3 +337,10 @@ def calls_around(call: Call) -> list[Call]:
         call = call.parent
         found.append(call)
     return found
+
+
+def _digest(value: Value) -> bytes | None:
+    tensor = value.shared_tensor() if value.has_data else None
+    if tensor is None or tensor.layout is not torch.strided:
+        return None
+    return xxhash.xxh3_128_digest(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from ..evaluation.memory import UNREADABLE
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Place, Row, Status, place_of
 from ..flow.data_flow import DataFlow
+from ..pairing.alignment import How
+from ..pairing.call_keys import normal_module
 
 _EQUAL: Final = Closeness("tensor", bitwise=True, error=0.0)
 _TIMES: Final = frozenset(("start_ns", "duration_ns", "sequence_nr", "stack", "thread", "op", "module"))
@@ -94,15 +97,21 @@ def _same_elements(one: Value, other: Value) -> bool:
 class EqualStep:
     """The rows of two steps that are the same to the bit."""
 
-    rows: list[Row]
-    judged: int  # calls with results
+    rows: list[Row] = field(default_factory=list)
+    judged: int = 0  # calls with results
+    hows: Counter[How] = field(default_factory=Counter)  # pairs by how they were found
+    paired: dict[str, str] = field(default_factory=dict)  # names of calls
+    modules: Counter[tuple[str, str]] = field(default_factory=Counter)  # their modules
 
 
-def rows_of_equal(flow: DataFlow, pairs: Sequence[Pair]) -> EqualStep:
+def rows_of_equal(flow: DataFlow, pairs: Iterable[Pair]) -> EqualStep:
     """Return the rows of pairs of calls that are the same to the bit."""
-    found = EqualStep([], 0)
+    found = EqualStep()
     for pair in pairs:
         call = pair.target
+        found.hows[pair.how] += 1
+        found.paired[call.name] = pair.baseline.name
+        found.modules[normal_module(call.module), normal_module(pair.baseline.module)] += 1
         is_op = call.kind == "aten"
         if is_op and not flow.takes_part(call):
             continue
@@ -114,9 +123,15 @@ def rows_of_equal(flow: DataFlow, pairs: Sequence[Pair]) -> EqualStep:
             if slot in theirs:
                 is_known = value.data is not None and value.numel and not is_workspace(call.op, slot)
                 close = _EQUAL if is_known and not value.absence else closeness(value, theirs[slot])
-                places = places or (place_of(call), place_of(pair.baseline))
+                places = places or _places(pair)
                 if not close.bitwise and is_op and is_workspace(call.op, slot):
                     continue
                 status: Status = "same" if close.bitwise else "unknown"
                 found.rows.append(Row(*places, pair.how, slot, status, close, note=close.reason, floor_from="exact"))
     return found
+
+
+def _places(pair: Pair) -> tuple[Place, Place]:
+    """Return both calls of a pair as evidence names them: one place where nothing tells them apart."""
+    ours, theirs = place_of(pair.target), place_of(pair.baseline)
+    return ours, ours if ours == theirs else theirs

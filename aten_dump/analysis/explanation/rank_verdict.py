@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -423,10 +423,15 @@ def _number(evaluation: Evaluation, value: Value) -> int | None:
 
 def counts_of(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the counts of rows and pairs, as fields of `RankEvidence`."""
+    return counted(rows, Counter(pair.how for pair in pairs), {pair.target.name: pair.baseline.name for pair in pairs})
+
+
+def counted(rows: Sequence[Row], hows: Mapping[How, int], paired: dict[str, str]) -> dict[str, Any]:
+    """Return the same of how many pairs were found in which way, and of the names of the calls in them."""
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     return {
         "level": next((level for level in _LEVELS if levels[level]), "none"),
         "levels": {str(level): count for level, count in levels.items()},
-        "pairs": {HOW_TEXTS[how]: count for how, count in Counter(pair.how for pair in pairs).items()},
-        "paired": {pair.target.name: pair.baseline.name for pair in pairs},
+        "pairs": {HOW_TEXTS[how]: count for how, count in hows.items()},
+        "paired": paired,
     }

@@ -13,8 +13,7 @@ from ...dump import Call, GeneratorRef, ObjectRef, Value
 from ..rerun.allowed_ops import registered_op
 
 _PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # where, not what
-_OF_GROUP: Final = frozenset(("group", "backend", "ranks"))  # a process group
-_BACKEND: Final = "backend"  # each device has its own
+_OF_GROUP: Final = frozenset(("group", "ranks"))  # a process group: each device has a backend of its own
 _ABSENT: Final = object()
 _DIMENSIONS: Final = frozenset(("dim", "dims", "dim0", "dim1", "axis"))
 _NEW_DIMENSION: Final = ("stack", "unsqueeze")  # in names of calls whose result has one more, which is counted
@@ -89,8 +88,9 @@ class _Comparing:
         if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
             return len(one) == len(other) and all(map(self._same, one, other))
         if isinstance(one, dict) and isinstance(other, dict):
-            keys = one.keys() - ({_BACKEND} if one.keys() >= _OF_GROUP else ())
-            return one.keys() == other.keys() and all(self._same(one[key], other[key]) for key in keys)
+            if one.keys() & other.keys() >= _OF_GROUP:
+                return all(self._same(one[key], other[key]) for key in _OF_GROUP)
+            return one.keys() == other.keys() and all(self._same(one[key], other[key]) for key in one)
         if isinstance(one, (GeneratorRef, ObjectRef, torch.device)) and type(one) is type(other):
             return True
         if isinstance(one, Value) or isinstance(other, Value):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from ...dump import Call
@@ -43,7 +44,7 @@ class Attendance:
 def attendance_of(rank: Recording) -> Attendance:
     """Return the meetings of a rank."""
     found = Attendance(rank.rank)
-    for call in _transfers(rank):
+    for call in transfers(rank):
         group = group_of(call)
         if group is None or rank.rank not in group.ranks or len(group.ranks) < 2:
             continue
@@ -90,7 +91,8 @@ def root_of(call: Call, group: RankGroup) -> int | None:
     return None
 
 
-def _transfers(rank: Recording) -> Iterator[Call]:
+def transfers(rank: Recording) -> Iterator[Call]:
+    """Yield the collectives and messages of a step, and the waits for them."""
     ops = {op.id for op in rank.tables.ops.records() if read_op_name(op.op).namespace in TRANSFER_NAMESPACES}
     for position, record in enumerate(rank.tables.calls):
         if record.op in ops:
@@ -121,10 +123,11 @@ def _role(call: Call, group: RankGroup, rank: int) -> tuple[Key | None, bool, bo
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """A process group: its name, and the global ranks in it."""
+    """A process group: its name, the global ranks in it, and what its maker calls it."""
 
     name: str
     ranks: tuple[int, ...]
+    description: str = ""
 
 
 def group_of(call: Call) -> RankGroup | None:
@@ -136,8 +139,14 @@ def group_of(call: Call) -> RankGroup | None:
         return None
     for item in leaves(call.inputs):
         if isinstance(item, dict) and "group" in item and isinstance(item.get("ranks"), (list, tuple)):
-            return RankGroup(str(item["group"]), tuple(item["ranks"]))
+            return RankGroup(str(item["group"]), _shared(tuple(item["ranks"])), str(item.get("description", "")))
     return None
+
+
+@lru_cache(256)
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return one tuple for equal ones: each of a thousand ranks has a thousand numbers for each of its collectives."""
+    return ranks
 
 
 def is_message(op: str) -> bool:

@@ -12,6 +12,7 @@ from ...store.records import TREE_BYTES, TREE_DICT, TREE_LIST, TREE_OBJECT, Tree
 from ...torch_names import process_group_named
 
 _CLASSES: Final = "torch.classes."
+_SAYS_NOTHING: Final = ("", "undefined", "default_pg")  # descriptions of groups to which nobody gave one
 _OPTIONS: Final = ("opts", "all_reduce_opts", "reduce_opts")  # locals of torch's functions that reduce
 
 
@@ -91,7 +92,7 @@ def _reduce_op(item: Any) -> Tree:
 
 
 def _group(group: Any) -> Tree:
-    """What tells a group apart: its name, its backend and the global ranks in it."""
+    """Return what tells a group apart: its name, its backend, the global ranks in it, and its maker's description."""
     try:
         ranks = list(torch.distributed.get_process_group_ranks(group))
     except (KeyError, ValueError, RuntimeError):  # made behind the back of torch.distributed
@@ -100,7 +101,9 @@ def _group(group: Any) -> Tree:
         name = group.group_name
     except RuntimeError:  # the same, and torch has more to say of it when it is used
         name = None
-    return _tree_of({"group": name, "backend": group.name(), "ranks": ranks})
+    told = {"group": name, "backend": group.name(), "ranks": ranks}
+    description = getattr(group, "group_desc", "")
+    return _tree_of(told if description in _SAYS_NOTHING else {**told, "description": description})
 
 
 def _tree_of(plain: Any) -> Tree:

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ...analysis.hang import hang
+from ...analysis.meetings.group_trees import group_lines, group_rows, groups_of
+from ...analysis.meetings.meeting_points import RankGroup
 from ...dump import RankDump, open_dump
 from ...dump.index.summary import Summary
 from ...dump.shown.command_lines import command_line
@@ -61,9 +63,10 @@ def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
         details = sum(summary.index_bytes for summary in summaries) <= _QUICK_INDEX_BYTES
     looks = {rank: _look(rank, summary, read=details) for rank, summary in _reading(ranks, summaries, details)}
     say_not_whole(opened.path, looks.values(), opened.problems)
+    groups = set().union(*(look.groups for look in looks.values()))
     if form == "json":
         rows = [_row(look, summary) for look, summary in zip(looks.values(), summaries, strict=True)]
-        print_record({"path": opened.path, "details": details, "steps": rows})
+        print_record({"path": opened.path, "details": details, "steps": rows, "groups": group_rows(groups)})
         return
     print_lines(run_lines(opened))
     kinds = {rank: look.kinds for rank, look in looks.items()} if details else None
@@ -71,6 +74,7 @@ def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, states))
     notes = ((look.step, look.rank, note) for look in looks.values() for note in look.notes)
     print_lines([*_interrupted(ranks, summaries, dump), *told_together(notes)])
+    print_lines(f"groups {line}" for line in group_lines(groups))
     if UNCHECKED in states.values():
         echo(f"{UNCHECKED}: only the two ends of these indexes were read; `aten-dump ls {dump} --details` reads all")
 
@@ -84,6 +88,7 @@ class _Look(NamedTuple):
     lacks: str
     kinds: Counter[str]
     notes: list[str]
+    groups: set[RankGroup]
 
 
 def _row(look: _Look, summary: Summary) -> dict[str, Any]:
@@ -107,15 +112,15 @@ def _look(rank: RankDump, summary: Summary, *, read: bool) -> _Look:
     """Look at a step and rank: at its whole index, or at what its ends say."""
     where = rank.step, rank.rank
     if not read:
-        return _Look(*where, *((UNCHECKED, "") if summary.commit else ("interrupted",) * 2), Counter(), [])
+        return _Look(*where, *((UNCHECKED, "") if summary.commit else ("interrupted",) * 2), Counter(), [], set())
     fresh = rank.anew()  # so that only one index is in memory at a time
     try:
         # What it lacks is said in the first lines already.
         notes = [sentence for sentence in note_sentences(fresh) if not fresh.lacks or sentence not in fresh.missing]
         notes += filter(None, [scopes_line(fresh)])
-        return _Look(*where, fresh.state, fresh.lacks, fresh.calls_by_kind(), notes)
+        return _Look(*where, fresh.state, fresh.lacks, fresh.calls_by_kind(), notes, groups_of(fresh))
     except AtenDumpError as error:  # a look at a dump does not end with one damaged file of it
-        return _Look(*where, "damaged", lacks_of("damaged", (str(error),)), Counter(), [])
+        return _Look(*where, "damaged", lacks_of("damaged", (str(error),)), Counter(), [], set())
 
 
 def _interrupted(ranks: Sequence[RankDump], summaries: Sequence[Summary], dump: Path) -> list[str]:

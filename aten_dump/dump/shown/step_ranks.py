@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ...store.run_json import ranges_of
+from .rank_strides import strides_of
+
+_MOST_RANGES: Final = 6  # that are listed where a stride says the same
 
 
 def named(what: str, numbers: Iterable[int]) -> str:
-    """Return numbers of steps or ranks, as ``ranks 0-63|65-127`` or ``step 3``."""
-    text = ranges_of(numbers)
+    """Return numbers of steps or ranks, as ``ranks 0-63|65-127``, ``step 3`` or ``ranks 0|8|...|1016``."""
+    text = listed(numbers)
     return f"{what if text.isdecimal() else f'{what}s'} {text}"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as `named` has them."""
+    numbers = sorted(numbers)
+    text = ranges_of(numbers)
+    if text.count("|") >= _MOST_RANGES and strides_of(numbers):
+        first, second, *_, last = text.split("|")
+        return f"{first}|{second}|...|{last}"
+    return text
 
 
 def step_and_ranks(step: int | str, ranks: Iterable[int]) -> str:

@@ -192,11 +192,12 @@ def test_dicts_and_long_texts(make: Callable[..., Call]) -> None:
 
 
 def test_a_group_s_backend_is_the_device_s(make: Callable[..., Call]) -> None:
-    def of(backend: str, *ranks: int) -> Any:
+    def of(backend: str, *ranks: int, description: str = "") -> Any:
         group = [r.TREE_DICT, "group", "0", "backend", backend, "ranks", [r.TREE_LIST, *ranks]]
-        return make(X, keywords={"process_group": group})
+        return make(X, keywords={"process_group": [*group, *(["description", description] if description else [])]})
 
     assert told(of("custom", 0, 1), of("gloo", 0, 1)) == []
+    assert told(of("gloo", 0, 1, description="tp"), of("gloo", 0, 1)) == [], "older recordings have none"
     (text,) = told(of("custom", 0, 2), of("gloo", 0, 1))
     assert text.startswith("process_group is ")
     backends = [make(X, keywords={"options": [r.TREE_DICT, "backend", name]}) for name in ("a", "b")]
