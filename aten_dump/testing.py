@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -148,7 +149,7 @@ class Golden:
         return ""
 
     def _how_to_update(self) -> str:
-        return f"run `pytest --golden-update {self._node.nodeid}`"
+        return f"run `pytest --golden-update {shlex.quote(self._node.nodeid)}`"
 
 
 @pytest.fixture

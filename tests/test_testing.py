@@ -170,6 +170,7 @@ def test_two_tests_that_share_a_golden_are_named(runs: dict[str, tuple[int, str]
     code, text = runs["shared"]
     assert code == 1 and "1 passed" in text
     assert "recorded by tests_of_it/test_net.py::test_shared[4]; two tests cannot share a golden" in text
+    assert "run `pytest --golden-update 'tests_of_it/test_net.py::test_shared[8]'`" in text, "to paste into any shell"
     assert "two tests cannot share" not in runs["other eps"][1]
 
 
