@@ -135,7 +135,8 @@ class Golden:
         try:
             found = compare(recorded, golden)
         except AtenDumpError as error:
-            pytest.fail(f"golden {golden} cannot be compared with: {error}; {self._how_to_update()}", pytrace=False)
+            text = f"golden {golden} cannot be compared with: {error}; {self._how_to_update()}"
+            raise pytest.fail.Exception(text, pytrace=False) from None
         if found.exit_code:
             hint = f"{self._of_another_test(golden)}If the change is meant: {self._how_to_update()}, and commit it."
             pytest.fail(f"golden {golden}\n{found.answer()}\n{hint}", pytrace=False)
