@@ -14,8 +14,10 @@ In: pytest's requests. Out: a failed test with the first cause. Neither torch no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "goldens"
 _VALUES: Final = "values.txt"
+_RECORDED_BY: Final = "recorded by "
 _WRITTEN: Final = "golden written"
 _NAME: Final = re.compile(r"[\w][\w.\-]*")
 _OFF: Final = ("", "0", "false")
@@ -119,7 +122,7 @@ class Golden:
         ranks = open_dump(recorded).all_ranks()
         if not any(len(rank.calls) for rank in ranks):
             pytest.fail(f"golden {golden}: nothing was recorded in its block", pytrace=False)
-        lines = [line for rank in ranks for line in _lines(rank)]
+        lines = [f"{_RECORDED_BY}{self._node.nodeid}", *(line for rank in ranks for line in _lines(rank))]
         (recorded / _VALUES).write_text("\n".join(lines) + "\n", encoding="utf-8")
         shutil.rmtree(golden, ignore_errors=True)
         recorded.rename(golden)
@@ -132,13 +135,22 @@ class Golden:
         try:
             found = compare(recorded, golden)
         except AtenDumpError as error:
-            pytest.fail(f"golden {golden} cannot be compared with: {error}; {self._how_to_update()}", pytrace=False)
+            text = f"golden {golden} cannot be compared with: {error}; {self._how_to_update()}"
+            raise pytest.fail.Exception(text, pytrace=False) from None
         if found.exit_code:
-            hint = f"If the change is meant: {self._how_to_update()}, and commit it."
+            hint = f"{self._of_another_test(golden)}If the change is meant: {self._how_to_update()}, and commit it."
             pytest.fail(f"golden {golden}\n{found.answer()}\n{hint}", pytrace=False)
 
+    def _of_another_test(self, golden: Path) -> str:
+        """Return that another test recorded a golden, as that of other parameters; "" for this one's own."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            first = (golden / _VALUES).read_text(encoding="utf-8").partition("\n")[0]
+            if first.startswith(_RECORDED_BY) and first != f"{_RECORDED_BY}{self._node.nodeid}":
+                return f"It was {first}; two tests cannot share a golden: give each a name of its own.\n"
+        return ""
+
     def _how_to_update(self) -> str:
-        return f"run `pytest --golden-update {self._node.nodeid}`"
+        return f"run `pytest --golden-update {shlex.quote(self._node.nodeid)}`"
 
 
 @pytest.fixture

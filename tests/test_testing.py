@@ -57,6 +57,12 @@ def test_names(golden):
         with pytest.raises(Exception, match="the name must be new and a file name"):
             golden(wrong)
 
+@pytest.mark.parametrize("width", [4, 8])
+def test_shared(golden, width):
+    if os.environ.get("VARIANT") == "shared":
+        with golden("shared"):
+            torch.ones(width) + 1
+
 def test_nothing(golden):
     if os.environ.get("VARIANT") == "nothing":
         with golden("nothing"):
@@ -109,6 +115,7 @@ def runs(project: Path) -> dict[str, tuple[int, str]]:
         "other eps": ("eps", "", ["-k", "statistics"]),
         "error": ("error", "", ["-k", "error"]),
         "nothing": ("nothing", "", ["-k", "nothing"]),
+        "shared": ("shared", "", ["-k", "shared"]),
         "update": ("eps", "true", ["--golden-update", "-k", "statistics"]),
         "updated": ("eps", "true", ["-k", "statistics"]),
         "as it was": ("", "", ["-k", "statistics"]),
@@ -156,7 +163,15 @@ def test_an_error_of_the_program_is_its_own_and_leaves_nothing(runs: dict[str, t
     )
     assert runs["nothing"][0] == 1 and "nothing was recorded in its block" in runs["nothing"][1]
     left = sorted(path.name for path in (project / "tests_of_it" / "goldens" / "test_net").iterdir())
-    assert left == ["bits", "one", "statistics"]
+    assert left == ["bits", "one", "shared", "statistics"]
+
+
+def test_two_tests_that_share_a_golden_are_named(runs: dict[str, tuple[int, str]]) -> None:
+    code, text = runs["shared"]
+    assert code == 1 and "1 passed" in text
+    assert "recorded by tests_of_it/test_net.py::test_shared[4]; two tests cannot share a golden" in text
+    assert "run `pytest --golden-update 'tests_of_it/test_net.py::test_shared[8]'`" in text, "to paste into any shell"
+    assert "two tests cannot share" not in runs["other eps"][1]
 
 
 def test_a_golden_is_small_readable_and_names_no_place(runs: dict[str, tuple[int, str]], project: Path) -> None:

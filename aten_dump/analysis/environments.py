@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ..dump import Dump, RankDump, open_dump
+from ..dump import Call, Dump, RankDump, Value, open_dump
 from ..plain_text import without_secrets
 from .checks.memory_rules import same_elements
 from .facts.hyperparameters import optimizers_otherwise
@@ -25,8 +26,14 @@ _ABSENT: Final = "not set"
 _VERSIONS: Final = ("torch", "torch_npu", "torch-npu")  # packages whose kernels run
 # Settings of the recording that say nothing of the program.
 _RECORDING: Final = frozenset(("path", "overwrite"))
+_OF_THE_MODE: Final = frozenset(("train", "training"))  # arguments: modules in evaluation are named already
+_MODULE: Final = "module "
+# Files of torch through which its functions are called.
+_BEFORE_OPS: Final = ("torch/overrides.py", "torch/_tensor.py", "torch/nn/functional.py")
+_MISSED: Final = ("module", "parameter")  # of which it says something that one side has none
 Pair = tuple[RankDump, RankDump]
 Given = str | os.PathLike[str] | Dump
+Named = dict[tuple[str, str], str]  # by what it is and where
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ def compare_environments(
     found: list[Difference] = []
     unknown: list[str] = [] if pairs else ["steps: the dumps have no step and rank in common"]
     for aspect, compare in _OF_STEPS:
-        found += _once(one for pair in pairs for one in compare(aspect, pair))
+        found += _once(one for pair in pairs for one in compare(aspect, pair, pairs))
     unknown += _unknown_of_steps(pairs)
     for aspect, member, names in _OF_RUNS:
         ours, theirs = (_named(aspect, run.run.get(member)) for run in sides)
@@ -78,8 +85,12 @@ def compare_environments(
             continue
         both = {name for name in (*ours, *theirs) if names is None or (name in _VERSIONS) is names}
         for name in sorted(both):
-            if ours.get(name, _ABSENT) != theirs.get(name, _ABSENT):
-                found.append(_difference(aspect, name, ours.get(name, _ABSENT), theirs.get(name, _ABSENT)))
+            one, other = ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
+            is_named = any(
+                (d.name, d.target, d.baseline) == (name, one, other) for d in found
+            )  # a variable that switches
+            if one != other and not is_named:
+                found.append(_difference(aspect, name, one, other))
     return Environments(tuple(found), tuple(unknown))
 
 
@@ -162,7 +173,7 @@ def _at(pair: Pair) -> str:
     return f"step {pair[0].step} rank {pair[0].rank}"
 
 
-def _hyperparameters(aspect: str, pair: Pair) -> Iterator[Difference]:
+def _hyperparameters(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
     for clause in optimizers_otherwise(*pair):
         name = clause.partition(":")[0]
         yield Difference(aspect, name, "", "", f"{aspect} at {_at(pair)}: {clause}")
@@ -187,22 +198,84 @@ def _scaling(rank: RankDump) -> dict[str, str]:
     return found | {name.removeprefix("scale_"): f"{given:g}" for name, given in adapts.items()}
 
 
-def _batches(aspect: str, pair: Pair) -> Iterator[Difference]:
+def _batches(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
+    counts = [len(_outermost(rank)) for rank in pair]
+    if counts[0] != counts[1] and all(counts):
+        text = f"{aspect} at {_at(pair)}: the model is called {counts[0]} times in a step, in the baseline {counts[1]}"
+        yield Difference(aspect, "calls of the model", str(counts[0]), str(counts[1]), text)
     ours, theirs = (_given(rank) for rank in pair)
-    apart = [at for at, both in enumerate(zip(ours, theirs, strict=False)) if same_elements(*both) is False]
-    if apart or (len(ours) != len(theirs) and ours and theirs):
-        shapes = [f"{v.dtype_name}{list(v.shape)}" for v in ours[:_MOST_NAMED]]
-        text = f"{aspect} at {_at(pair)}: the model is given another batch ({', '.join(shapes)})"
-        yield Difference(aspect, "batch", "", "", text)
+    if not _are_other(ours, theirs):
+        return
+    shapes = [", ".join(map(_type, some[:_MOST_NAMED])) for some in (ours, theirs)]
+    if shapes[0] != shapes[1] and counts[0] == counts[1]:
+        text = f"the model is given {shapes[0]}, in the baseline {shapes[1]}"
+    else:
+        text = f"the model is given another batch ({shapes[0]}){_of_another_step(ours, pair, pairs)}"
+    yield Difference(aspect, "batch", shapes[0], shapes[1], f"{aspect} at {_at(pair)}: {text}")
 
 
-def _given(rank: RankDump) -> list[Any]:
+def _are_other(ours: list[Value], theirs: list[Value]) -> bool:
+    apart = any(same_elements(*both) is False for both in zip(ours, theirs, strict=False))
+    return apart or (len(ours) != len(theirs) and bool(ours and theirs))
+
+
+def _of_another_step(ours: list[Value], pair: Pair, pairs: list[Pair]) -> str:
+    """Return that the baseline has this batch in another of its recorded steps: the order of the data is another."""
+    for _, baseline in pairs:
+        if baseline.rank != pair[1].rank or baseline.step == pair[1].step:
+            continue
+        theirs = _given(baseline)
+        equal = [same_elements(*both) for both in zip(ours, theirs, strict=False)]
+        if len(ours) == len(theirs) and equal and all(equal):
+            return f", that of step {baseline.step} in the baseline: the order is another"
+    return ""
+
+
+def _outermost(rank: RankDump) -> list[Call]:
+    return [call for call in rank.calls.filter(kind="module", phase="forward") if call.parent is None]
+
+
+def _given(rank: RankDump) -> list[Value]:
     """Return the tensors that outermost modules are given."""
-    calls = (c for c in rank.calls.filter(kind="module", phase="forward") if c.parent is None)
-    return [value for call in calls for _, value in call.input_values()]
+    return [value for call in _outermost(rank) for _, value in call.input_values()]
 
 
-def _random_states(aspect: str, pair: Pair) -> Iterator[Difference]:
+def _weights(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
+    """Yield which modules begin with other contents, at the first step: later ones differ by what was before."""
+    if not _is_first(pair, pairs):
+        return
+    ours, theirs = (_held_by_modules(rank) for rank in pair)
+    both = {key: (value, theirs[key]) for key, value in ours.items() if key in theirs}
+    alike = {key: two for key, two in both.items() if _type(two[0]) == _type(two[1])}
+    apart = dict.fromkeys(module for (module, _), two in alike.items() if same_elements(*two) is False)
+    if apart:
+        many = f"modules {_some(apart)} begin" if len(apart) > 1 else f"module {_some(apart)} begins"
+        text = f"{aspect} at {_at(pair)}: {many} with other parameters or buffers than in the baseline"
+        yield Difference(aspect, "contents", "", "", text)
+
+
+def _is_first(pair: Pair, pairs: list[Pair]) -> bool:
+    return not any(one.step < pair[0].step and one.rank == pair[0].rank for one, _ in pairs)
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype_name}{list(value.shape)}"
+
+
+def _held_by_modules(rank: RankDump) -> dict[tuple[str, int], Value]:
+    """Return the tensors from before the step that ops in modules read first, by module, in order."""
+    given = {value.storage for value in _given(rank)}
+    found: dict[tuple[str, int], Value] = {}
+    count: Counter[str] = Counter()
+    for call in rank.calls.filter(kind="aten", phase="forward"):
+        for _, value in call.input_values() if call.module else ():
+            if value.from_outside and value.version == 0 and value.storage not in given:
+                found[call.module, count[call.module]] = value
+                count[call.module] += 1
+    return found
+
+
+def _random_states(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
     drawn = [[rank.call(number) for number in sorted(rank.tables.random)] for rank in pair]
     for one, other in zip(*drawn, strict=False):
         if one.random_state != other.random_state:
@@ -211,47 +284,104 @@ def _random_states(aspect: str, pair: Pair) -> Iterator[Difference]:
             return
 
 
-def _models(aspect: str, pair: Pair) -> Iterator[Difference]:
+def _models(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
     for clause in modules_otherwise(*pair):
         yield Difference(aspect, clause.partition(":")[0], "", "", f"{aspect} at {_at(pair)}: {clause}")
-    for what, of in (("module", _classes), ("parameter", _parameters), ("argument", _settings), ("result", _results)):
-        ours, theirs = (of(rank) for rank in pair)
-        for name in [*ours, *(one for one in theirs if one not in ours)]:
-            target, baseline = ours.get(name, "none"), theirs.get(name, "none")
-            if target != baseline:
-                if what in ("argument", "result") and "none" in (target, baseline):
-                    continue  # of other modules, which are named already
-                of_what = f"{what} {name or 'the model itself'}"
-                text = f"{aspect} at {_at(pair)}: {of_what} is {target}, in the baseline {baseline}"
-                yield Difference(aspect, of_what, target, baseline, text)
+    settings = _settings if _is_first(pair, pairs) else _settings_of_modules
+    for of in (_classes, _parameters, settings, _results):
+        for name, one, other in _otherwise(*(of(rank) for rank in pair)):
+            text = f"{aspect} at {_at(pair)}: {name}: {one}, in the baseline {other}"
+            yield Difference(aspect, name, one, other, text)
+    of_ops = {"ops of the model": _ops, "ops of activation checkpointing": _ops_again}
+    if len({frozenset(_classes(rank).values()) for rank in pair}) > 1:
+        del of_ops["ops of the model"]  # other modules call other ops
+    if _is_first(pair, pairs):
+        of_ops["calls outside modules"] = _calls_outside
+    for what, calls in of_ops.items():
+        sides = [calls(rank) for rank in pair]
+        one, other = (_some(sorted(sides[at] - sides[1 - at])) or "none" for at in (0, 1))
+        if one != other:
+            text = f"{aspect} at {_at(pair)}: {what}: {one} in the target alone, {other} in the baseline alone"
+            yield Difference(aspect, what, one, other, text)
 
 
-def _classes(rank: RankDump) -> dict[str, str]:
-    return {call.module: call.op for call in rank.calls.filter(kind="module", phase="forward")}
+def _otherwise(ours: Named, theirs: Named) -> Iterator[tuple[str, str, str]]:
+    """Yield what is otherwise, once for all places where it is so: its name with them, and what it is on both sides."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for what, place in [*ours, *(key for key in theirs if key not in ours)]:
+        both = ours.get((what, place), "none"), theirs.get((what, place), "none")
+        if both[0] != both[1] and (what in _MISSED or "none" not in both):
+            alike.setdefault((what, *both), []).append(place or "the model itself")
+    for (what, one, other), places in alike.items():
+        yield f"{what} {_some(places)}", one, other
 
 
-def _settings(rank: RankDump) -> dict[str, str]:
-    """Return what functions in modules are called with beside tensors and sizes: p of a dropout, eps of a norm."""
-    found: dict[str, str] = {}
-    for call in rank.calls.filter(kind="aten", phase="forward"):
-        if call.module:
-            args, kwargs = call.inputs
-            given = [*zip(call.arguments, args, strict=False), *kwargs.items()]
-            place = f"{call.op.removeprefix('aten::')} in module {call.module}"
-            for name, item in given:
-                if isinstance(item, float) or (isinstance(item, bool) and name != "train"):
-                    found.setdefault(f"{name} of {place}", str(item))
-    return found
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
 
 
-def _results(rank: RankDump) -> dict[str, str]:
+def _classes(rank: RankDump) -> Named:
+    return {("module", call.module): call.op for call in rank.calls.filter(kind="module", phase="forward")}
+
+
+def _settings(rank: RankDump) -> Named:
+    """Return what functions are called with beside tensors and sizes: p of a dropout, eps of a norm, a reduction."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for call in rank.calls.filter(phase="forward"):
+        if call.kind not in ("api", "aten") or call.op.startswith("profiler::"):
+            continue
+        if call.parent is not None and call.parent.kind != "module":
+            continue  # what it is given comes from the call around it
+        args, kwargs = call.inputs
+        names = call.arguments or tuple(map(str, range(len(args))))
+        for name, item in [*zip(names, args, strict=False), *kwargs.items()]:
+            if isinstance(item, float | str | bool) and name not in _OF_THE_MODE:
+                key = f"argument {name} of {call.op.removeprefix('aten::')} in", _place(call)
+                found.setdefault(key, []).append(f"{item:.4g}" if isinstance(item, float) else str(item))
+    return {key: ", ".join(dict.fromkeys(items)) for key, items in found.items()}
+
+
+def _settings_of_modules(rank: RankDump) -> Named:
+    """Return those of modules alone: numbers of a loop, as a norm that it clips by, differ as soon as losses do."""
+    return {key: item for key, item in _settings(rank).items() if key[1].startswith(_MODULE)}
+
+
+def _place(call: Call) -> str:
+    """Return the module that makes a call, or the function: its line may be another one on the other side."""
+    if call.module:
+        return f"{_MODULE}{call.module}"
+    frames = (frame for frame in call.stack if not frame.file.endswith(_BEFORE_OPS))
+    first = next(frames, None)
+    return "no module" if first is None else f"function {first.function}"
+
+
+def _results(rank: RankDump) -> Named:
     """Return in which dtypes modules give their results: autocast shows there."""
-    calls = rank.calls.filter(kind="module", phase="forward")
-    return {f"of module {c.module}": ", ".join(v.dtype_name for _, v in c.output_values()) for c in calls if c.module}
+    calls = [call for call in rank.calls.filter(kind="module", phase="forward") if call.module]
+    return {
+        ("dtype of the result of", f"{_MODULE}{c.module}"): ", ".join(v.dtype_name for _, v in c.output_values())
+        for c in calls
+    }
 
 
-def _parameters(rank: RankDump) -> dict[str, str]:
-    return {name: f"{value.dtype_name}{list(value.shape)}" for name, value in sorted(rank.gradients.items())}
+def _ops(rank: RankDump) -> set[str]:
+    return {call.op for call in rank.calls.filter(kind="aten", phase="forward") if call.module}
+
+
+def _ops_again(rank: RankDump) -> set[str]:
+    return {call.op for call in rank.calls.filter(kind="aten", phase="recompute")}
+
+
+def _calls_outside(rank: RankDump) -> set[str]:
+    """Return what the loop calls itself: clipping shows there, and what else is done to a loss or to gradients."""
+    calls = rank.calls.filter(kind="api", phase="forward")
+    return {call.op for call in calls if call.parent is None and not call.module}
+
+
+def _parameters(rank: RankDump) -> Named:
+    return {("parameter", name): _type(value) for name, value in sorted(rank.gradients.items())}
 
 
 def _unknown_of_steps(pairs: list[Pair]) -> Iterator[str]:
@@ -259,9 +389,10 @@ def _unknown_of_steps(pairs: list[Pair]) -> Iterator[str]:
         yield 'data: neither bytes nor hashes of batches were recorded; DumpConfig(data="hash") would'
 
 
-_OF_STEPS: Final[tuple[tuple[str, Callable[[str, Pair], Iterator[Difference]]], ...]] = (
+_OF_STEPS: Final[tuple[tuple[str, Callable[[str, Pair, list[Pair]], Iterator[Difference]]], ...]] = (
     ("hyperparameters", _hyperparameters),
     ("data", _batches),
+    ("weights", _weights),
     ("model", _models),
     ("random numbers", _random_states),
 )

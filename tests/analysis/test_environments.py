@@ -70,7 +70,7 @@ def test_equal_runs_have_no_difference(tmp_path: Path) -> None:
         (
             {"model": nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3, bias=False))},
             "model",
-            "parameter 2.bias is none, in the baseline float32[3]",
+            "parameter 2.bias: none, in the baseline float32[3]",
         ),
         ({"model": nn.Sequential(nn.Linear(6, 8), nn.AlphaDropout(0.2), nn.Linear(8, 3))}, "model", "dropout.AlphaDropout"),
         ({"model": nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2).eval(), nn.Linear(8, 3))}, "model", "in evaluation"),
@@ -166,7 +166,9 @@ def test_scalers_and_autocast_are_compared(tmp_path: Path) -> None:
     at = "step 0 rank 0: "
     assert f"hyperparameters at {at}gradient scaler: scale 1024, in the baseline 256" in texts
     assert f"hyperparameters at {at}gradient scaler: growth_interval 2000, in the baseline 100" in texts
-    assert f"model at {at}result of module 0 is bfloat16, in the baseline float32" in texts
+    assert (
+        f"model at {at}dtype of the result of module 0, module 1, module 2: bfloat16, in the baseline float32" in texts
+    )
     assert not compare_environments(one, one).differences
 
 
@@ -177,8 +179,63 @@ def test_settings_of_modules_are_compared(tmp_path: Path) -> None:
     one = record(tmp_path / "a", model=build(0.3, 1e-5))
     texts = [d.text for d in compare_environments(one, record(tmp_path / "b", model=build(0.1, 1e-6))).differences]
     at = "model at step 0 rank 0: argument"
-    assert any(text.startswith(at) and "in module 1 is 0.7, in the baseline 0.9" in text for text in texts), "1 - p"
-    assert f"{at} eps of native_layer_norm in module 2 is 1e-05, in the baseline 1e-06" in texts
+    assert f"{at} p of torch.nn.functional.dropout in module 1: 0.3, in the baseline 0.1" in texts
+    assert f"{at} eps of torch.nn.functional.layer_norm in module 2: 1e-05, in the baseline 1e-06" in texts
+
+
+def step_of(path: Path, **options: Any) -> Path:
+    """Record two steps of a loop whose settings lie outside the model."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    if options.get("scaled"):
+        with torch.no_grad():
+            model[1].weight.mul_(1.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = torch.randn(3, 4, 6)[options.get("order", slice(None))]
+    with DumpMode(DumpConfig(path=str(path), data="hash"), model=model) as dump:
+        for batch in batches:
+            for part in batch.chunk(options.get("parts", 1)):
+                loss = nn.functional.mse_loss(
+                    model(part), torch.ones(len(part), 3), reduction=options.get("loss", "mean")
+                )
+                loss.backward()
+            if options.get("clip", 1.0):
+                nn.utils.clip_grad_norm_(model.parameters(), options.get("clip", 1.0))
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"scaled": True}, ["weights at step 0 rank 0: module 1 begins with other parameters or buffers"]),
+        ({"order": [1, 0, 2]}, ["data at step 0 rank 0: the model is given another batch (float32[4, 6]), that of step 1 in "]),
+        ({"parts": 2}, ["data at step 0 rank 0: the model is called 2 times in a step, in the baseline 1", "data at"]),
+        ({"loss": "sum"}, ["model at step 0 rank 0: argument reduction of torch.nn.functional.mse_loss in function step_of: sum, "]),
+        ({"clip": 0.5}, ["model at step 0 rank 0: argument 1 of torch.Tensor.__rdiv__ in function _clip_grads_with_norm_: 0.5"]),
+        ({"clip": None}, ["model at step 0 rank 0: calls outside modules: none in the target alone, "]),
+    ],
+)  # fmt: skip
+def test_weights_order_of_data_and_settings_of_the_loop_are_named(
+    options: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
+    found = compare_environments(step_of(tmp_path / "a", **options), step_of(tmp_path / "b")).differences
+    assert len(found) == len(expected), found
+    for one, text in zip(found, expected, strict=True):
+        assert one.text.startswith(text), one.text
+
+
+def test_what_many_modules_have_in_common_is_one_line(tmp_path: Path) -> None:
+    def build(p: float) -> nn.Module:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Dropout(p)) for _ in range(8)), nn.Linear(6, 3))
+
+    found = compare_environments(record(tmp_path / "a", model=build(0.3)), record(tmp_path / "b", model=build(0.1)))
+    assert [one.text.partition(": argument ")[2] for one in found.differences if one.aspect == "model"] == [
+        "p of torch.nn.functional.dropout in module 0.1, module 1.1, module 2.1, module 3.1, module 4.1 and 3 more: "
+        "0.3, in the baseline 0.1"
+    ]
 
 
 def test_the_command_and_its_json(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,16 +46,37 @@ def launch_once(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "done").exists():
             return Launched(folder, [torch.load(folder / f"rank{rank}.pt") for rank in range(ranks)])
+        failed = root / f"{name}.failed"
+        if failed.exists():
+            raise AssertionError(failed.read_text())
         folder.mkdir()
-        launched = launch(program, folder, timeout, module=module, ranks=ranks)
+        try:
+            launched = launch(program, folder, timeout, module=module, ranks=ranks)
+        except AssertionError as error:
+            failed.write_text(str(error))
+            raise
         (folder / "done").touch()
         return launched
+
+
+def _join(processes: Sequence[Any], watched: list[Path], timeout: float) -> None:
+    """Wait until all have ended, or nothing has changed for too long."""
+    state, since = None, time.monotonic()
+    while any(process.exitcode is None for process in processes) and time.monotonic() < since + timeout:
+        next((process for process in processes if process.exitcode is None), processes[0]).join(0.2)
+        now = [path.stat().st_mtime_ns for path in watched if path.exists()], [p.exitcode for p in processes]
+        if now != state:
+            state, since = now, time.monotonic()
 
 
 def launch(
     program: str, folder: Path, timeout: float = 120.0, module: str = "tests.distributed.programs", ranks: int = RANKS
 ) -> Launched:
-    """Run `program` of a module on all ranks; fails with their output if one of them fails or hangs."""
+    """Run `program` of a module on all ranks; fails with their output if one of them fails or hangs.
+
+    It hangs when for `timeout` seconds no rank prints, ends, or makes a file or folder in `folder`: a program that
+    records many dumps may take as long as the machine needs.
+    """
     environment = {
         **os.environ,
         "WORLD_SIZE": str(ranks),
@@ -69,10 +91,8 @@ def launch(
         start(["-m", module, program, str(folder)], log, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank, log in enumerate(logs)
     ]
-    deadline = time.monotonic() + timeout
     try:
-        for process in processes:
-            process.join(max(0.1, deadline - time.monotonic()))
+        _join(processes, [folder, *logs], timeout)
         codes = [-1 if process.exitcode is None else process.exitcode for process in processes]
     finally:
         for process in processes:

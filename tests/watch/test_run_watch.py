@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import optimizer as torch_optimizer
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
+import aten_dump
 from aten_dump import ConfigError, DumpConfig, DumpMode, Watch, open_dump
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Watch | None], list[Tensor]]
@@ -185,6 +190,42 @@ def test_nothing_is_active_in_a_step_that_is_not_watched(tmp_path: Path) -> None
             optimizer.zero_grad()
     assert active == [True, False, False, True, False]
     assert not is_active() and not torch_optimizer._global_optimizer_post_hooks
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_what_runs_in_a_step_that_is_not_watched_does_not_grow_with_its_ops(records: bool, tmp_path: Path) -> None:
+    """Count every function of ours that Python calls in such a step: per step, and none per op, module or gradient."""
+    ours = str(Path(aten_dump.__file__).parent)
+    weight = nn.Parameter(torch.ones(4))
+    layer = nn.Identity()
+    model = nn.ParameterList([weight])
+    optimizer = torch.optim.SGD([weight], 0.1)
+    counts: list[int] = []
+
+    def count(frame: Any, event: str, _: object) -> None:
+        counts[-1] += event == "call" and frame.f_code.co_filename.startswith(ours)
+
+    def step(ops: int, watch: Watch) -> None:
+        counts.append(0)
+        threading.setprofile(count)  # backward may run on a thread that begins here
+        sys.setprofile(count)
+        x = weight * 1
+        for _ in range(ops):
+            x = layer(x + 1)
+        x.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watch.step()
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+        assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
+
+    record = tmp_path / "dump" if records else None
+    with Watch(every=100, to=tmp_path / "w", model=model, modules="*", record=record) as watch:
+        for ops in (10, 10, 1000, 10, 1000):
+            step(ops, watch)
+    assert counts[0] > 100, "the first is watched"
+    assert len(set(counts[1:])) == 1 and counts[1] < 10, counts
 
 
 def test_an_alert_has_the_next_step_recorded_whole(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...config import DumpConfig
 from ...store import records as r
@@ -27,6 +27,7 @@ from .held_step import HeldStep
 _NO_CONTENTS: Final = r.UNDEFINED | r.OPAQUE
 _OF_THE_MACHINE: Final = (r.TREE_DEVICE, r.TREE_GENERATOR, r.TREE_NODE)
 _BRANCHES: Final = (r.TREE_LIST, r.TREE_TUPLE, r.TREE_DICT)
+Unread = Callable[[], set[int]]  # the values of ours whose contents mean nothing to a call
 _FROM_OUTSIDE: Final = ", and no call before it differs: it was made before this step, or written unseen"
 
 
@@ -130,7 +131,7 @@ class Against:
         return Cause(str(self.difference))
 
     def _difference(self, golden: GoldenStep, held: HeldCall, op: r.Op) -> tuple[str, str] | None:
-        call, values = held.record, held.values
+        call = held.record
         theirs = golden.call(call.id)
         if theirs is None:
             _, following = golden.calls_after(call.id)
@@ -143,8 +144,8 @@ class Against:
             return "", f"{self._root} has {_name(golden, theirs)} ({other.op}){within} here"
         if bool(call.error) != bool(theirs.error):
             return "", f"it raised {call.error}" if call.error else f"in {self._root} it raised {theirs.error}"
-        pairs = _Pairs(golden, self._held, self._equal, self._unread(held, op))
-        if _trees(call) == _trees(theirs) and all(pairs.are_equal(value, value) for value in values):
+        pairs = _Pairs(golden, self._held, self._equal, lambda: self._unread(held, op))
+        if _trees(call) == _trees(theirs) and all(pairs.are_equal(value, value) for value in held.values):
             return None  # as a rule: also the numbers of values are the same in both
         found = next(
             (found for slot, *two in _slots(call, theirs) if (found := pairs.difference(two[0], two[1], slot))), None
@@ -168,8 +169,8 @@ class Against:
 class _Pairs:
     """Compares trees of arguments and results, and the values in them."""
 
-    def __init__(self, golden: GoldenStep, held: HeldStep, equal: set[tuple[int, int]], unread: set[int]) -> None:
-        self._unread = unread  # of ours
+    def __init__(self, golden: GoldenStep, held: HeldStep, equal: set[tuple[int, int]], unread: Unread) -> None:
+        self._unread = unread
         self._golden = golden
         self._texts = held.tables
         self._values = held.values
@@ -204,11 +205,13 @@ class _Pairs:
     def are_equal(self, ours: int, theirs: int) -> bool:
         """Return True if two values have the same type, and the same hash where both have one."""
         pair = ours, theirs
-        if pair not in self._equal:
-            if self._of_values(ours, theirs) is not None:
-                return False
-            if ours not in self._unread:
-                self._equal.add(pair)
+        if pair in self._equal:
+            return True
+        if self._of_values(ours, theirs) is not None:
+            return False
+        digest = self._values.digest(ours)
+        if digest is not None and digest == self._golden.digest(theirs):
+            self._equal.add(pair)
         return True
 
     def _of_values(self, ours: int, theirs: int) -> str | None:
@@ -216,14 +219,13 @@ class _Pairs:
         if held is None or other is None:
             return None
         one = held.record
-        types = _type(self._texts.text(one.dtype), one.shape), _type(self._golden.text(other.dtype), other.shape)
-        if types[0] != types[1]:
-            return f"is {types[0]}, there {types[1]}"
-        if ours not in self._unread and not (one.flags | other.flags) & _NO_CONTENTS:
-            digests = self._values.digest(ours), self._golden.digest(theirs)
-            if None not in digests and digests[0] != digests[1]:
-                return "has other bits"
-        return None
+        types = self._texts.text(one.dtype), self._golden.text(other.dtype)
+        if types[0] != types[1] or [*one.shape] != [*other.shape]:
+            return f"is {types[0]}{[*one.shape]}, there {types[1]}{[*other.shape]}"
+        digests = self._values.digest(ours), self._golden.digest(theirs)
+        if None in digests or digests[0] == digests[1] or (one.flags | other.flags) & _NO_CONTENTS:
+            return None
+        return None if ours in self._unread() else "has other bits"
 
 
 def _trees(call: r.Call) -> tuple[object, ...]:
@@ -241,10 +243,6 @@ def _slots(ours: r.Call, theirs: r.Call) -> Iterator[tuple[str, r.Tree, r.Tree]]
 
 def _of_keywords(call: r.Call) -> r.Tree:
     return (r.TREE_DICT, *(part for pair in (call.kwargs or {}).items() for part in pair))
-
-
-def _type(dtype: str, shape: Any) -> str:
-    return f"{dtype}{list(shape)}"
 
 
 def _shown(tree: r.Tree) -> str:

@@ -12,6 +12,7 @@ from ...errors import ConfigError, FormatError, MissingDataError
 from ...store import records as r
 from ...store.index_reader import read_index
 from ...store.run_json import read_run
+from .held_values import digest_of
 
 # What decides which calls and values there are, and what their hashes are: both runs must have it alike.
 _ALIKE: Final = ("level", "io", "ops", "exclude_ops", "modules", "hash", "dedup", "compile", "saved_tensors")
@@ -66,9 +67,10 @@ class GoldenStep:
         self.config: dict[str, Any] = {} if index.header is None else index.header.config
         self.is_whole = index.committed and not index.dropped_bytes
         self._rows = index.rows
-        self._places = {kind: _places(index.rows[kind]) for kind in (r.CALL, r.OP, r.TEXT, r.VALUE, r.HASH)}
+        self._places = {kind: _places(index.rows[kind]) for kind in (r.CALL, r.OP, r.TEXT, r.VALUE)}
         same = index.rows[r.SAME].columns(1, 2, 3) if len(index.rows[r.SAME]) else ([], [], [])
         self._same = {int(v): int(o) for v, o, facts in zip(*same, strict=True) if int(facts) & r.SAME_HASH}
+        self._digests = {int(row[1]): bytes(row[2]) for row in index.rows[r.HASH]}
 
     def call(self, number: int) -> r.Call | None:
         """Return a call by id."""
@@ -103,14 +105,7 @@ class GoldenStep:
 
     def digest(self, value: int) -> bytes | None:
         """Return the hash of a value."""
-        seen: set[int] = set()
-        while value not in seen:
-            seen.add(value)
-            row = self._row(r.HASH, value)
-            if row is not None:
-                return bytes(row[2])
-            value = self._same.get(value, value)
-        return None
+        return digest_of(value, self._digests, self._same)
 
     def _row(self, kind: int, number: int) -> tuple[Any, ...] | None:
         place = self._places[kind].get(number)

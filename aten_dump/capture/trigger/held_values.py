@@ -21,6 +21,17 @@ class HeldValue:
     uses: int = 0  # held calls that name it
 
 
+def digest_of(value: int, digests: Mapping[int, bytes], same: Mapping[int, int]) -> bytes | None:
+    """Return the hash of a value, or of the value that is said to have the same one."""
+    found = digests.get(value)
+    if found is None and value in same:
+        seen = {value}
+        while found is None and (value := same.get(value, value)) not in seen:
+            seen.add(value)
+            found = digests.get(value)
+    return found
+
+
 class HeldValues:
     """The values of one step."""
 
@@ -36,6 +47,8 @@ class HeldValues:
         self._values: dict[int, HeldValue] = {}
         self._storages: dict[int, r.Storage] = {}
         self._newest: dict[int, int] = {}  # storage -> version
+        self._digests: dict[int, bytes] = {}
+        self._same_hash: dict[int, int] = {}  # value -> the one that has its hash
         self.fact_count = 0  # statistics and hashes so far
         self.has_undefined = False  # one of the values is memory that nothing had written
 
@@ -67,8 +80,13 @@ class HeldValues:
             self._bytes.use(record.blob)
             return
         self.fact_count += 1
-        if record.kind == r.SAME and record.other in self._values:
-            self._values[record.other].uses += 1
+        if record.kind == r.HASH:
+            self._digests[record.value] = bytes(record.digest)
+        elif record.kind == r.SAME:
+            if record.facts & r.SAME_HASH:
+                self._same_hash[record.value] = record.other
+            if record.other in self._values:
+                self._values[record.other].uses += 1
 
     def use(self, values: Iterable[int]) -> None:
         """Take it that a call names these values: their bytes count as used now."""
@@ -106,24 +124,18 @@ class HeldValues:
 
     def stats(self, value: int) -> Stats | None:
         """Return the statistics of a value by name."""
-        fact = self._fact(value, r.STATISTICS, r.SAME_STATISTICS)
-        return None if fact is None else dict(zip(self._statistics, fact.numbers, strict=False))
-
-    def digest(self, value: int) -> bytes | None:
-        """Return the hash of a value."""
-        fact = self._fact(value, r.HASH, r.SAME_HASH)
-        return None if fact is None else bytes(fact.digest)
-
-    def _fact(self, value: int, kind: int, same: int) -> Any:
-        """Return the record of a kind about a value, or about one that is said to be the same; None without one."""
         seen: set[int] = set()
         while value not in seen:
             seen.add(value)
             for fact in self.facts(value):
-                if fact.kind == kind:
-                    return fact
-            value = self._other(value, same)
+                if fact.kind == r.STATISTICS:
+                    return dict(zip(self._statistics, fact.numbers, strict=False))
+            value = self._other(value)
         return None
+
+    def digest(self, value: int) -> bytes | None:
+        """Return the hash of a value, or of one that is said to have the same; None as long as there is none."""
+        return digest_of(value, self._digests, self._same_hash)
 
     def flags(self, value: int) -> int:
         """Return the flags of a value, bits of `records.Value.flags`."""
@@ -135,9 +147,9 @@ class HeldValues:
         held = self._values.get(value)
         return [] if held is None else held.facts
 
-    def _other(self, value: int, facts: int) -> int:
-        """Return the value that has the same facts, as was said; itself where nothing was."""
-        others = [fact.other for fact in self.facts(value) if fact.kind == r.SAME and fact.facts & facts]
+    def _other(self, value: int) -> int:
+        """Return the value that has the same statistics, as was said; itself where nothing was."""
+        others = [fact.other for fact in self.facts(value) if fact.kind == r.SAME and fact.facts & r.SAME_STATISTICS]
         return others[-1] if others else value
 
     def awaits_stats(self, value: int) -> bool:

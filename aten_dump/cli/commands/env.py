@@ -48,8 +48,8 @@ _PACKAGES: Final = (
 def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> None:
     """Print versions, devices and variables of this machine, or of the run in DUMP; or compare two runs.
 
-    With --compare: hyperparameters, data, model, random numbers, seed, versions, devices, switches, variables, most
-    relevant first. Values of what is named as a secret are masked.
+    With --compare: hyperparameters, data, weights, model, random numbers, seed, versions, devices, switches,
+    variables, most relevant first. Values of what is named as a secret are masked.
 
     Exit code 0: printed, or no difference; 1: the runs differ; 2: a dump cannot be read.
 

@@ -97,7 +97,7 @@ def test_there_are_enough_programs() -> None:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks_models", timeout=900).folder
+    return launch_once("all", tmp_path_factory, module="tests.analysis.checks.ranks_models").folder
 
 
 @pytest.mark.slow
