@@ -223,7 +223,7 @@ class Comparison:
 
     def _unknown(self) -> Iterator[str]:
         """Yield why nobody can say whether the dumps agree."""
-        if any(evidence.level != "none" for evidence in self.ranks):
+        if any(evidence.level != "none" or evidence.proven for evidence in self.ranks):
             unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
             yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
         elif any(evidence.rows for evidence in self.ranks):
