@@ -16,7 +16,7 @@ from typing import Final
 
 _NEVER: Final = 1 << 30
 _lock = threading.Lock()
-_running: list[tuple[int, int, int]] = []  # for each block that runs, the thresholds that the first of them found
+_running: list[tuple[tuple[int, int, int], bool]] = []  # of blocks: thresholds before the first, if it froze
 
 
 @contextmanager
@@ -26,16 +26,18 @@ def young_garbage_only() -> Iterator[None]:
     What dies young is collected as ever. Blocks may run in several threads: the last that ends collects.
     """
     with _lock:
-        if not _running and not gc.get_freeze_count():
+        freezes = not _running and not gc.get_freeze_count()  # what a program has set aside stays so
+        if freezes:
             gc.freeze()
-        _running.append(_running[0] if _running else gc.get_threshold())
-        gc.set_threshold(*_running[0][:2], _NEVER)
+        _running.append(_running[0] if _running else (gc.get_threshold(), freezes))
+        gc.set_threshold(*_running[0][0][:2], _NEVER)
     try:
         yield
     finally:
         with _lock:
-            thresholds = _running.pop()
+            thresholds, froze = _running.pop()
             if not _running:
                 gc.set_threshold(*thresholds)
                 gc.collect()
-                gc.unfreeze()
+                if froze:
+                    gc.unfreeze()

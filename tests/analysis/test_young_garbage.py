@@ -34,11 +34,15 @@ class _Ring:
         self.me = self
 
 
-def test_what_a_block_made_and_left_is_gone_at_its_end_and_nothing_stays_frozen() -> None:
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_a_block_made_and_left_is_gone_at_its_end_and_what_was_frozen_stays(is_frozen: bool) -> None:
+    gc.unfreeze()
+    if is_frozen:
+        gc.freeze()  # the program's own affair
     with young_garbage_only():
         ring = _Ring()
         left = weakref.ref(ring)
         gc.collect(1)  # it is young no longer
         del ring
     assert left() is None
-    assert gc.get_freeze_count() == 0
+    assert bool(gc.get_freeze_count()) == is_frozen
