@@ -172,6 +172,8 @@ class Causes:
             return Cause("rewired", found[0], found[1], found[2], "", found[3])
         if (calls := self._reading_others(cones)) is not None:
             return calls
+        if kinds == FORWARD and (stepped := self._stepped_before(cones)) is not None:
+            return stepped
         if self.repair is not None and self._are_written_otherwise(cones):
             cones = self.repair.narrow(cones, odd)
         in_other_order = self._layout is not None and self._layout.is_in_other_order
@@ -182,6 +184,18 @@ class Causes:
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
         repaired = None if self.repair is None else self.repair.found
         return cause if repaired is None else self._with_last(cause, *repaired)
+
+    def _stepped_before(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return the cause where an optimizer ran before a forward that differs, and on one side alone."""
+        first = [
+            next((call for _, call in sorted(cone.calls.items()) if call.phase == "optimizer"), None) for cone in cones
+        ]
+        side = 0 if first[0] is not None else 1
+        call, other = first[side], SIDES[1 - side]
+        if call is None or first[1 - side] is not None:
+            return None
+        text = f"a forward of this step reads what the optimizer leaves here; none of the {other}'s does"
+        return _at("rewired", side, call, text)
 
     def _are_written_otherwise(self, cones: tuple[Cone, Cone]) -> bool:
         """Return True if one of two cones has more than one line that the other side's program does not run."""
@@ -399,7 +413,8 @@ class Causes:
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
-        return Cause("op", first, other, text, "" if parts else self._same_inputs(0, first, other))
+        inputs = self._places_of_inputs(0, first) if parts else self._same_inputs(0, first, other)
+        return Cause("op", first, other, text, inputs)
 
     def _taken(self, side: int, call: Call) -> str:
         """Return the slots of a view that what differs was made of; "" of another call."""

@@ -332,3 +332,31 @@ def test_a_product_with_one_is_named_and_not_what_goes_on_from_it(factors: tuple
     assert found.cause is not None
     assert found.cause.row.place.call == "Aten.mul.0.forward"
     assert f"other is {factors[0]}, in the baseline {factors[1]}" in found.cause.text
+
+
+@pytest.mark.parametrize("baseline_steps", [False, True])
+def test_an_optimizer_that_steps_between_micro_batches_is_named(
+    baseline_steps: bool, record: Callable[..., Any]
+) -> None:
+    """On either side: the later forward reads other weights, and none of its calls is the mistake."""
+
+    def accumulated(steps_each_time: bool) -> Any:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def run() -> None:
+            for part in X.split(2):
+                net(part).square().sum().backward()
+                if steps_each_time:
+                    optimizer.step()  # between
+            if not steps_each_time:
+                optimizer.step()
+
+        return record(run, model=net)
+
+    found = compare(accumulated(not baseline_steps), accumulated(baseline_steps))
+    assert found.exit_code == 1 and found.cause is not None
+    row = found.cause.row
+    place = row.baseline if baseline_steps else row.target
+    assert place is not None and "# between" in Path(__file__).read_text().splitlines()[_line(place.source) - 1]
+    assert f"none of the {'target' if baseline_steps else 'baseline'}'s does" in found.answer()
