@@ -1,4 +1,4 @@
-"""The environment in which a command is recorded: two variables, which its child processes inherit."""
+"""The environment in which a command is recorded: variables that its child processes inherit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..whole_files import url_scheme
 from .hook.torch_import import VARIABLE
 
+PROCESS: Final = "ATEN_DUMP_RUN_PROCESS"  # the id of the process that becomes the command
 _HOOK: Final = Path(__file__).with_name("hook")
 
 
@@ -37,6 +38,7 @@ def environment_of(
     return {
         **inherited,
         VARIABLE: json.dumps(fields),
+        PROCESS: str(os.getpid()),
         "PYTHONPATH": f"{_HOOK}{os.pathsep}{before}" if before else str(_HOOK),
     }
 

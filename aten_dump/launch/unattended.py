@@ -30,6 +30,8 @@ from ..capture.mode import DumpMode
 from ..config import DumpConfig, Selection
 from ..errors import ConfigError, StoreError
 from ..watch.run_watch import Watch
+from ..whole_files import url_scheme
+from .environment import PROCESS
 from .live_objects import models_of, optimizers
 from .step_ends import StepEnds
 
@@ -43,9 +45,12 @@ def begin(variable: str) -> Unattended:
     fields = json.loads(os.environ[variable])
     where = f"the variable {variable}"
     watched = fields.pop(WATCHED, None)
-    if watched is None:
-        return UnattendedRecording(DumpConfig.from_dict(fields, where))
-    return UnattendedWatch(watched, DumpConfig.from_dict(fields, where) if fields else None)
+    if watched is not None:
+        return UnattendedWatch(watched, DumpConfig.from_dict(fields, where) if fields else None)
+    recording = UnattendedRecording(DumpConfig.from_dict(fields, where))
+    if os.environ.get(PROCESS) == str(os.getpid()):
+        Finalize(None, recording.say_if_nothing, exitpriority=_EARLY - 1)
+    return recording
 
 
 class Unattended:
@@ -131,13 +136,14 @@ class UnattendedRecording(Unattended):
         self._dump: DumpMode | None = None
         self._rank = 0
         self._is_first = False  # of the ranks that record: it says at the end where the dump is
+        self._has_recorded = False
         super().__init__()
 
     def has_begun(self) -> bool:
         return self._dump is not None
 
     def begin(self, found: list[Optimizer]) -> bool:
-        self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
+        self._dump, self._has_recorded = DumpMode(self._config, model=models_of(found) or None, outermost=True), True
         try:
             self._dump.start()
         except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
@@ -151,6 +157,16 @@ class UnattendedRecording(Unattended):
     def step(self) -> None:
         if self._dump is not None:
             self._dump.step()
+
+    def say_if_nothing(self) -> None:
+        """Say that neither this process nor one that it started recorded anything, and why."""
+        folder, is_local = folder_of_attempt(self._config.path)[0], url_scheme(str(self._config.path)) is None
+        if is_local and not (self._has_recorded or folder.exists()):
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(
+                    f"aten_dump: nothing was recorded in {folder}: the program called no module and no optimizer took "
+                    "a step, where aten-dump run begins. Put `with DumpMode(DumpConfig(...)):` around that\n"
+                )
 
     def end(self) -> None:
         dump, self._dump = self._dump, None

@@ -73,7 +73,7 @@ def bare_ranks(program: str, folder: Path) -> list[dict[str, Any]]:
 def environment() -> dict[str, str]:
     """Return the environment without what a run around this one may have put there."""
     found = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for name in ("ATEN_DUMP_CONFIG", "ATEN_DUMP_RUN", "ATEN_DUMP_RUN_RANK"):
+    for name in ("ATEN_DUMP_CONFIG", "ATEN_DUMP_RUN", "ATEN_DUMP_RUN_RANK", "ATEN_DUMP_RUN_PROCESS"):
         found.pop(name, None)
     return found
 

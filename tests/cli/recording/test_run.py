@@ -74,3 +74,18 @@ def test_what_cannot_be_run_is_told_before_anything_runs(arguments: list[str], t
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert text in err
+
+
+NOTHING = "import torch; x = torch.ones(3, requires_grad=True); (x * 2).sum().backward()"
+MODULE = "import torch; torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()"
+IN_A_CHILD = f"import subprocess, sys, torch; subprocess.run([sys.executable, '-c', {MODULE!r}], check=True)"
+
+
+@pytest.mark.parametrize(("program", "says"), [(NOTHING, True), (MODULE, False), (IN_A_CHILD, False)])
+def test_a_program_of_which_nothing_was_recorded_is_said_to_be_one(program: str, says: bool, tmp_path: Path) -> None:
+    """It ends as it would: what is said is on stderr, and where a child recorded there is nothing to say."""
+    process = start("--path", tmp_path / "dump", "--", sys.executable, "-c", program)
+    out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("", 0), err
+    assert ("nothing was recorded in" in err and "Put `with DumpMode" in err) == says, err
+    assert (tmp_path / "dump").exists() != says
