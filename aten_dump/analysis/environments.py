@@ -30,7 +30,7 @@ _OF_THE_MODE: Final = frozenset(("train", "training"))  # arguments: modules in 
 _MODULE: Final = "module "
 # Files of torch through which its functions are called.
 _BEFORE_OPS: Final = ("torch/overrides.py", "torch/_tensor.py", "torch/nn/functional.py")
-_MISSED: Final = ("module", "parameter")  # of which it says something that one side has none
+_MISSED: Final = ("module", "parameter")  # they count where one side lacks them, too
 Pair = tuple[RankDump, RankDump]
 Given = str | os.PathLike[str] | Dump
 Named = dict[tuple[str, str], str]  # by what it is and where
@@ -86,9 +86,8 @@ def compare_environments(
         both = {name for name in (*ours, *theirs) if names is None or (name in _VERSIONS) is names}
         for name in sorted(both):
             one, other = ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
-            is_named = any(
-                (d.name, d.target, d.baseline) == (name, one, other) for d in found
-            )  # a variable that switches
+            # A variable that is a switch of torch as well is named once.
+            is_named = any((d.name, d.target, d.baseline) == (name, one, other) for d in found)
             if one != other and not is_named:
                 found.append(_difference(aspect, name, one, other))
     return Environments(tuple(found), tuple(unknown))

@@ -60,6 +60,7 @@ class Unattended:
         self._known: set[int] = set()  # optimizers that were looked at
         self._several = False
         self._begins_late = False  # where it could not begin at the first call of a module
+        self._could_begin = False  # a module was called, or an optimizer took a step
         self._steps = 0  # that have ended
         self._ends = StepEnds(self._is_alone, self._end_step)
         self._first_module = NextModuleCall(self._start)
@@ -95,6 +96,7 @@ class Unattended:
         return False
 
     def _start(self) -> None:
+        self._could_begin = True
         if not self._is_to_record():
             return
         found = optimizers()
@@ -136,14 +138,13 @@ class UnattendedRecording(Unattended):
         self._dump: DumpMode | None = None
         self._rank = 0
         self._is_first = False  # of the ranks that record: it says at the end where the dump is
-        self._has_recorded = False
         super().__init__()
 
     def has_begun(self) -> bool:
         return self._dump is not None
 
     def begin(self, found: list[Optimizer]) -> bool:
-        self._dump, self._has_recorded = DumpMode(self._config, model=models_of(found) or None, outermost=True), True
+        self._dump = DumpMode(self._config, model=models_of(found) or None, outermost=True)
         try:
             self._dump.start()
         except StoreError as error:  # who gave the path reads this, and wrote no line that a traceback would name
@@ -161,11 +162,12 @@ class UnattendedRecording(Unattended):
     def say_if_nothing(self) -> None:
         """Say that neither this process nor one that it started recorded anything, and why."""
         folder, is_local = folder_of_attempt(self._config.path)[0], url_scheme(str(self._config.path)) is None
-        if is_local and not (self._has_recorded or folder.exists()):
+        if is_local and not (self._could_begin or folder.exists()):
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(
-                    f"aten_dump: nothing was recorded in {folder}: the program called no module and no optimizer took "
-                    "a step, where aten-dump run begins. Put `with DumpMode(DumpConfig(...)):` around that\n"
+                    f"aten_dump: nothing was recorded in {folder}: aten-dump run begins at the first call of a module "
+                    "or after the first step of an optimizer, and there was none. In the program, "
+                    "`with DumpMode(DumpConfig(...)):` records what stands in its block\n"
                 )
 
     def end(self) -> None:

@@ -233,9 +233,7 @@ class Evaluation:
         self._generator = torch.Generator()
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
-        self.took: dict[
-            int, torch.Tensor
-        ] = {}  # the choices that are not those that were computed or recorded, by value id
+        self.took: dict[int, torch.Tensor] = {}  # choices that it went on with and that differ from the recorded, by id
         self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
         self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []

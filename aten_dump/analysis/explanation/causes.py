@@ -244,7 +244,6 @@ class Causes:
         return None
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
-        calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
         pair = self._beside_no_change(first, other, cones) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
@@ -260,6 +259,7 @@ class Causes:
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, cones)
+        calls = _names_of(cones)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -343,7 +343,6 @@ class Causes:
         return [(slot, self._sides[side].numbers.get(value.id)) for slot, value in self._sides[side].flow.reads(call)]
 
     def _one_sided(self, first: Call | None, other: Call | None, cones: tuple[Cone, Cone]) -> Cause:
-        calls = tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
         side = 1 if first is None else 0
         call = other if first is None else first
         assert call is not None
@@ -352,7 +351,7 @@ class Causes:
         what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
         next_call = None if is_like else self._in_its_place(side, call, cones[1 - side])
         more = "" if next_call is None else self._where(next_call)
-        return Cause("region", first, other, f"the {SIDES[1 - side]} {what}{more}", places, calls=calls)
+        return Cause("region", first, other, f"the {SIDES[1 - side]} {what}{more}", places, calls=_names_of(cones))
 
     def _in_its_place(self, side: int, call: Call, cone: Cone) -> Call | None:
         """Return the call with which the other side, which lacks a call, goes on from what that reads."""
@@ -561,6 +560,10 @@ def _first_group(odd: Odd) -> tuple[Container[str], Odd]:
         if found[0] or found[1]:
             return kinds, (found[0], found[1])
     return (), ([], [])
+
+
+def _names_of(cones: tuple[Cone, Cone]) -> tuple[str, ...]:
+    return tuple(call.name for cone in cones for _, call in sorted(cone.calls.items()))
 
 
 def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:

@@ -81,11 +81,20 @@ MODULE = "import torch; torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()"
 IN_A_CHILD = f"import subprocess, sys, torch; subprocess.run([sys.executable, '-c', {MODULE!r}], check=True)"
 
 
+def test_a_program_that_records_itself_is_not_said_to_record_nothing(tmp_path: Path) -> None:
+    config = f"DumpConfig(path={str(tmp_path / 'own')!r})"
+    own = f"from aten_dump import DumpConfig, DumpMode\nwith DumpMode({config}):\n    exec({MODULE!r})"
+    process = start("--path", tmp_path / "dump", "--", sys.executable, "-c", own)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and (tmp_path / "own").is_dir(), err
+    assert "nothing was recorded" not in err and not (tmp_path / "dump").exists(), err
+
+
 @pytest.mark.parametrize(("program", "says"), [(NOTHING, True), (MODULE, False), (IN_A_CHILD, False)])
 def test_a_program_of_which_nothing_was_recorded_is_said_to_be_one(program: str, says: bool, tmp_path: Path) -> None:
     """It ends as it would: what is said is on stderr, and where a child recorded there is nothing to say."""
     process = start("--path", tmp_path / "dump", "--", sys.executable, "-c", program)
     out, err = process.communicate(timeout=120)
     assert (out, process.returncode) == ("", 0), err
-    assert ("nothing was recorded in" in err and "Put `with DumpMode" in err) == says, err
+    assert ("nothing was recorded in" in err and "`with DumpMode" in err) == says, err
     assert (tmp_path / "dump").exists() != says
