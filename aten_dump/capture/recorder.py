@@ -18,6 +18,7 @@ from .calls.python_calls import PythonCalls
 from .calls.remarks import Remarks
 from .data.keeper import Keeper, Observe
 from .step.collectives import Flight, Flights
+from .step.live_optimizers import LiveOptimizers
 from .step.module_paths import ModulePaths
 from .step.optimizer_settings import OptimizerSettings
 from .step.step import Failures, Step
@@ -35,6 +36,7 @@ class Surroundings(NamedTuple):
     """What stays from step to step around the recorders of a session."""
 
     paths: ModulePaths
+    optimizers: LiveOptimizers
     modes: Modes  # on torch's stacks; off them, or back on, for some runs of autograd nodes
     failures: Failures  # is told of the recorder's own errors
     observe: Observe | None = None  # is shown each tensor, for a trigger
@@ -61,7 +63,7 @@ class StepRecorder:
         self.ops = Ops(config, step, values, self._runs.tags, self.flights)
         if self.packs is not None:
             self.ops.watch_closely(torch.ops.aten.detach.default)
-        self.optimizers = OptimizerSettings(step, around.paths)
+        self.optimizers = OptimizerSettings(step, around.paths, around.optimizers)
         self._paths = around.paths
         self._keep_gradients = config.io in ("all", "output")
         self._before: dict[int, int] = {}  # see `go_unobserved`

@@ -26,6 +26,7 @@ from .pulse import Doing
 from .recorder import StepRecorder, Surroundings, Watch
 from .run_file import Run
 from .step.collectives import Flight
+from .step.live_optimizers import LiveOptimizers
 from .step.module_paths import ModulePaths
 from .step.step import text_of
 from .torch_threads import TEAM_END
@@ -52,7 +53,7 @@ class Session:
         self._sink = sink
         self._ring: RingSink | None = None
         self._writes_files = sink is None
-        self._around = Surroundings(paths, interception.modes, self)
+        self._around = Surroundings(paths, LiveOptimizers(), interception.modes, self)
         self._run: Run | None = None  # None as long as it was not entered, and on a rank that is not selected
         self.unseen: dict[str, int] = {}  # the notes of the steps that have ended: how often, by code
         self.is_entered = False  # entered and not closed since, in this process

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from ..capture.step.live_optimizers import live
 from ..capture.torch_internals.compiler import MODULE as COMPILER
 
-_Kind = TypeVar("_Kind")
 # Modules that pass everything on to one other: paths begin below them, and are then the same with and without.
 _WRAPPERS: Final = {DataParallel: "module", DistributedDataParallel: "module"}
 _COMPILED: Final = (COMPILER, "OptimizedModule")  # not imported: dynamo takes seconds
-
-
-def live(kind: type[_Kind]) -> list[_Kind]:
-    """Return the objects of a class, or of one derived from it, that are alive in this process."""
-    return [found for found in gc.get_objects() if issubclass(type(found), kind)]  # no isinstance: it asks proxies
 
 
 def optimizers() -> list[Optimizer]:

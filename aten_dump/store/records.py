@@ -358,10 +358,10 @@ class OptimizerGroups(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """The parameters of one optimizer that stepped, or those of the models that require grad."""
+    """The parameters of one optimizer that stepped, of all that did not, or those of the models that require grad."""
 
     kind: int
-    optimizer: int  # as in OptimizerGroups; -1: the models
+    optimizer: int  # as in OptimizerGroups; -1: the models; -2: optimizers that are alive and did not step
     names: list[str]  # fqn of each parameter; "" for one that is in no known model
 
 

@@ -18,6 +18,7 @@ from aten_dump.capture.naming.call_name import API, CallName
 from aten_dump.capture.naming.interned_tables import Interner
 from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
 from aten_dump.capture.step.collectives import Flight
+from aten_dump.capture.step.live_optimizers import LiveOptimizers
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.step.open_calls import OpenCall
 from aten_dump.capture.step.step import CUT_OFF
@@ -37,7 +38,7 @@ class Recording:
         self.sink, self.told = MemorySink(), Told()
         paths = ModulePaths(model)
         paths.refresh()
-        around = Surroundings(paths, Modes(Asked(), Passing()), self.told)
+        around = Surroundings(paths, LiveOptimizers(), Modes(Asked(), Passing()), self.told)
         chosen = DumpConfig(path="unused", **{"stacks": False, "data": "structure", **config})
         self.recorder = StepRecorder(chosen, self.sink, around)
 

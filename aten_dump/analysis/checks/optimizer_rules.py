@@ -103,10 +103,17 @@ def _is_touched(step: StepFacts, name: str, first: OptimizerStep, second: Optimi
 
 
 def no_optimizer(step: StepFacts) -> Iterator[Found]:
-    """A parameter gets a gradient, no optimizer holds it, and others of the same part of the model are held."""
-    held = {name for names in step.held.values() for name in names if name}
+    """A parameter of a module in training gets a gradient, and no optimizer that is alive holds it.
+
+    Who trains a small part of a model alone means it: the optimizers must hold most of what requires grad, or others
+    of the same part.
+    """
+    others = step.held_by_others
+    if others is None or "" in others:  # these may be copies of it
+        return
+    held = {name for names in (*step.held.values(), others) for name in names if name}
     parts = {_part(name) for name in held}
-    holds_old = _holds_what_gets_nothing(step)
+    holds_most = 2 * len(held.intersection(step.trainable)) > len(step.trainable) or _holds_what_gets_nothing(step)
     # What an optimizer holds without a name may be copies or flat parameters: then the parameter itself is written too.
     written = {value.storage for call in step.flow.calls() if call.mutated for _, value in call.written_values()}
     last = max((one.begins.id for one in step.optimizer_steps), default=0)
@@ -114,11 +121,15 @@ def no_optimizer(step: StepFacts) -> Iterator[Found]:
         leaf, accumulated = step.named.get(name, (None, 0))
         if name in held or leaf is None or leaf.storage in written or accumulated > last:
             continue
-        if _part(name) not in parts and not holds_old:
+        if not holds_most and _part(name) not in parts:
             continue
         reader = step.leaves.get(leaf.record.place, (leaf, None))[1]
-        if reader is not None and not _is_held_elsewhere(step, name):
-            yield Found(reader, f"{name} gets a gradient, and no optimizer holds it: it is never updated")
+        if reader is not None and reader.training is not False:
+            yield Found(
+                reader,
+                f"{name} gets a gradient, and no optimizer holds it: it is never updated; "
+                "where that is meant, requires_grad_(False) spares the work",
+            )
 
 
 def _holds_what_gets_nothing(step: StepFacts) -> bool:
@@ -133,14 +144,6 @@ def _part(name: str) -> str:
     """Return the part of the model that an optimizer is made for: all under the first name of a path."""
     first, dot, _ = name.partition(".")
     return first if dot else ""
-
-
-def _is_held_elsewhere(step: StepFacts, name: str) -> bool:
-    before, found = step.before, False
-    while before is not None and not found:
-        found = any(name in names for names in before.held.values())
-        before = before.before
-    return found
 
 
 def stale_gradient(step: StepFacts) -> Iterator[Found]:
@@ -264,7 +267,7 @@ RULES: Final = (
     ),
     Rule(
         "no-optimizer",
-        "a parameter gets a gradient and no optimizer holds it, while others of the same part of the model are held",
+        "a parameter gets a gradient and no optimizer holds it, while optimizers hold most of the model or others of its part",
         ("whole", "aten", "parameters"),
         no_optimizer,
     ),

@@ -30,6 +30,7 @@ _RANGE_ENDS: Final = "_record_function_exit"
 _STEP: Final = "Optimizer.step#"
 _CLEARS: Final = "Optimizer.zero_grad#"
 _OF_MODELS: Final = -1
+_OF_OTHERS: Final = -2
 _BACKWARD: Final = ("torch.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad")
 
 
@@ -261,8 +262,13 @@ class StepFacts:
 
     @cached_property
     def held(self) -> dict[int, list[str]]:
-        """Names of the parameters that optimizers hold, by number of the optimizer; "" for those of no model."""
-        return {row.optimizer: list(row.names) for row in self.rank.tables.parameters if row.optimizer != _OF_MODELS}
+        """Names of what the optimizers that stepped hold, by number of the optimizer; "" for those of no model."""
+        return {row.optimizer: list(row.names) for row in self.rank.tables.parameters if row.optimizer >= 0}
+
+    @cached_property
+    def held_by_others(self) -> list[str] | None:
+        """Names of what the optimizers hold that did not step; None where those that stepped hold every parameter."""
+        return next((list(row.names) for row in self.rank.tables.parameters if row.optimizer == _OF_OTHERS), None)
 
     @cached_property
     def trainable(self) -> list[str]:

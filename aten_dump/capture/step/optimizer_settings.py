@@ -2,7 +2,8 @@
 
 They are written as an optimizer's step begins, where they are not those of its last record, and once more at the end of
 the recorded step where something has changed them since, as a scheduler does. Nothing of the optimizer is kept alive.
-Which parameters an optimizer holds is written once, as its first step begins.
+Which parameters an optimizer holds is written once, as its first step begins; where none of these holds a parameter of
+the models, what the other optimizers hold that are alive is written as the step ends.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from torch.optim import Optimizer
 
 from ...store.records import OPTIMIZER_GROUPS, PARAMETERS, TREE_LIST, TREE_TUPLE, OptimizerGroups, Parameters, Tree
 from ..torch_internals.addresses import address_of
+from .live_optimizers import LiveOptimizers
 from .module_paths import ModulePaths
 from .step import Step
 from .threads import ThreadState
 
 _OF_MODELS: Final = -1
+_OF_OTHERS: Final = -2  # optimizers that have not stepped
 _LONGEST_TEXT: Final = 200
 _MOST_ITEMS: Final = 16  # of a list, as betas are
 _MOST_INTEGER: Final = 1 << 63
@@ -31,9 +34,11 @@ _Groups = list[tuple[dict[str, Tree], list[int]]]  # settings, and the groups th
 class OptimizerSettings:
     """What was written of the optimizers of one step."""
 
-    def __init__(self, step: Step, paths: ModulePaths) -> None:
+    def __init__(self, step: Step, paths: ModulePaths, live: LiveOptimizers) -> None:
         self._step = step
         self._paths = paths
+        self._live = live
+        self._held: set[str] = set()  # names of what the optimizers hold that have stepped
         self._known: dict[int, tuple[weakref.ref[Optimizer], int, _Groups]] = {}  # by id of the optimizer
 
     def note(self, optimizer: Optimizer, thread: ThreadState) -> None:
@@ -50,7 +55,17 @@ class OptimizerSettings:
             optimizer = found()
             if optimizer is not None:
                 self._write(optimizer, ended=True)
+        if self._known:
+            self._write_others()
         self._known.clear()
+
+    def _write_others(self) -> None:
+        """Record what else is held by optimizers that are alive, where those that stepped do not hold everything."""
+        left = frozenset(self._paths.trainable()) - self._held
+        if left:
+            found = self._live.holding(left, self._held_by)
+            others = [one for one in found if id(one) not in self._known]
+            self._step.emit(Parameters(PARAMETERS, _OF_OTHERS, [name for o in others for name in self._held_by(o)]))
 
     def _held_by(self, optimizer: Optimizer) -> list[str]:
         held = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -67,7 +82,9 @@ class OptimizerSettings:
         if is_new:
             if not self._known:
                 self._step.emit(Parameters(PARAMETERS, _OF_MODELS, self._paths.trainable()))
-            self._step.emit(Parameters(PARAMETERS, number, self._held_by(optimizer)))
+            held = self._held_by(optimizer)
+            self._held.update(held)
+            self._step.emit(Parameters(PARAMETERS, number, held))
         self._known[id(optimizer)] = weakref.ref(optimizer), number, groups
         name, at_ns = type(optimizer).__name__, self._step.now_ns()
         for settings, numbers in groups:

@@ -154,6 +154,63 @@ def centres_of_a_loss_in_the_optimizer(path: Path) -> None:
 
 
 @loop
+def head_alone_without_freezing(path: Path) -> None:
+    model = Vision()
+    _train(path, model, model.loss, torch.optim.SGD(model.head.parameters(), 0.01))
+
+
+@loop
+def trunk_in_eval_that_is_not_trained(path: Path) -> None:
+    model = nn.ModuleDict({"trunk": nn.Linear(6, 8).eval(), "head": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))})
+
+    def loss() -> Tensor:
+        x, y = batch()
+        return F.cross_entropy(model["head"](model["trunk"](x)), y)
+
+    _train(path, model, loss, torch.optim.SGD(model["head"].parameters(), 0.01))
+
+
+@loop
+def loss_by_a_network_of_its_own(path: Path) -> None:
+    model, seen_by = nn.Conv2d(3, 3, 3, padding=1), Vision()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with recording(path, {"model": model, "seen_by": seen_by}) as dump:
+        for _ in range(2):
+            images = torch.randn(6, 3, 8, 8)
+            optimizer.zero_grad()
+            F.mse_loss(seen_by(model(images)), seen_by(images)).backward()
+            optimizer.step()
+            dump.step()
+
+
+@loop
+def input_alone_is_optimized(path: Path) -> None:
+    model, change = Vision(), torch.zeros(6, 3, 8, 8, requires_grad=True)
+    optimizer = torch.optim.Adam([change], 1e-2)
+    with recording(path, model) as dump:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (-F.cross_entropy(model(torch.randn(6, 3, 8, 8) + change), torch.randint(0, 5, (6,)))).backward()
+            optimizer.step()
+            dump.step()
+
+
+@loop
+def optimizer_of_the_critic_rests(path: Path) -> None:
+    generator, critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6)), nn.Linear(6, 1)
+    for_generator = torch.optim.Adam(generator.parameters(), 1e-3)
+    for_critic = torch.optim.Adam(critic.parameters(), 1e-3)
+    with recording(path, {"generator": generator, "critic": critic}) as dump:
+        for _ in range(3):
+            for_generator.zero_grad()
+            for_critic.zero_grad()
+            F.softplus(-critic(generator(torch.randn(8, 4)))).mean().backward()
+            for_generator.step()
+            dump.step()
+            for_critic = torch.optim.Adam(critic.parameters(), 1e-3)  # the one that was known is gone
+
+
+@loop
 def small_relu_that_is_alive(path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU6(), nn.Linear(32, 32), nn.Hardtanh(-1, 1), nn.Linear(32, 3))
 

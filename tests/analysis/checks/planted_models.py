@@ -174,6 +174,66 @@ def head_of_another_task_after_the_optimizer_was_made(path: Path) -> None:
 
 
 @planted("no-optimizer")
+def head_forgotten_whole(path: Path) -> None:
+    class Net(Vision):
+        def forward(self, images: Tensor) -> Tensor:
+            h = self.stem(images)
+            return self.head(F.relu(h + self.block(h)).mean((2, 3)))  # bug
+
+    model = Net()
+    train(path, model, model.loss, torch.optim.AdamW([*model.stem.parameters(), *model.block.parameters()], 1e-3))
+
+
+@planted("no-optimizer")
+def last_two_parameters_by_a_slice(path: Path) -> None:
+    class Net(Tagger):
+        def forward(self, words: Tensor) -> Tensor:
+            return self.head(self.lstm(self.words(words))[0])  # bug
+
+    model = Net()
+    train(path, model, model.loss, torch.optim.AdamW(list(model.parameters())[:-2], 1e-3))
+
+
+@planted("no-optimizer")
+def embedding_forgotten(path: Path) -> None:
+    class Net(Tagger):
+        def forward(self, words: Tensor) -> Tensor:
+            return self.head(self.lstm(self.words(words))[0])  # bug
+
+    model = Net()
+    train(path, model, model.loss, torch.optim.AdamW([*model.lstm.parameters(), *model.head.parameters()], 1e-3))
+
+
+@planted("no-optimizer")
+def projection_of_a_second_model(path: Path) -> None:
+    model, projection = Vision(), nn.Linear(5, 7)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    with recording(path, {"model": model, "projection": projection}) as dump:
+        for _ in range(2):
+            found = projection(model(torch.randn(6, 3, 8, 8)))  # bug
+            F.cross_entropy(found, torch.randint(0, 7, (6,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            projection.zero_grad()
+            dump.step()
+
+
+@planted("no-optimizer")
+def critic_whose_optimizer_is_gone(path: Path) -> None:
+    generator, critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6)), nn.Linear(6, 1)
+    torch.optim.Adam(critic.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(generator.parameters(), 1e-3)
+    with recording(path, {"generator": generator, "critic": critic}) as dump:
+        for _ in range(2):
+            loss = F.softplus(-critic(generator(torch.randn(8, 4)))).mean()  # bug
+            optimizer.zero_grad()
+            critic.zero_grad()
+            loss.backward()
+            optimizer.step()
+            dump.step()
+
+
+@planted("no-optimizer")
 def vocabulary_grown_after_the_optimizer_was_made(path: Path) -> None:
     class Net(Tagger):
         def forward(self, words: Tensor) -> Tensor:

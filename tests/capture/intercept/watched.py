@@ -8,6 +8,7 @@ from torch import nn
 
 from aten_dump import DumpConfig
 from aten_dump.capture.recorder import StepRecorder, Surroundings, Watch
+from aten_dump.capture.step.live_optimizers import LiveOptimizers
 from aten_dump.capture.step.module_paths import ModulePaths
 from aten_dump.capture.torch_internals.mode_stack import Modes
 from aten_dump.store import records as r
@@ -24,7 +25,9 @@ class Watched:
         self.paths = ModulePaths(model)
         self.modes = Modes(Asked(), Passing())
         self.config = DumpConfig(path="unused", **{"stacks": False, "data": "structure", **config})
-        self.recorder = StepRecorder(self.config, self.sink, Surroundings(self.paths, self.modes, self.told))
+        self.recorder = StepRecorder(
+            self.config, self.sink, Surroundings(self.paths, LiveOptimizers(), self.modes, self.told)
+        )
         self.watch.turn_on(self.recorder)
 
     @property
