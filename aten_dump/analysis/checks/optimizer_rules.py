@@ -267,7 +267,7 @@ RULES: Final = (
     ),
     Rule(
         "no-optimizer",
-        "a parameter gets a gradient and no optimizer holds it, while optimizers hold most of the model or others of its part",
+        "a parameter gets a gradient and no optimizer holds it, but most of the model or others of its part are held",
         ("whole", "aten", "parameters"),
         no_optimizer,
     ),
