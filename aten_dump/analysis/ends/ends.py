@@ -2,6 +2,7 @@
 
 Theory of operation
     An end is right if the other side has a value of the same number; a gradient, if the gradient of that name has it.
+    A gradient of zeros is as good as none: what an optimizer makes of it shows in what the step leaves.
     A gradient of a parameter that stands for one without a gradient is none that the other side has. What the program
     made of a gradient before the optimizer took it (scaled, clipped) is an end as well. An inference without outputs
     is for the numbers that were read of it.
@@ -271,7 +272,8 @@ def unmatched(
             if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
                 partner = None
             if partner is None or partner.number is None:
-                if end.kind != "read" and (end.number not in holders or id(end) in lost):
+                is_none = end.kind == "gradient" and _is_dropped(sides[side], end.value)  # as good as no gradient
+                if end.kind != "read" and not is_none and (end.number not in holders or id(end) in lost):
                     odd[side].append(end)
             elif end.number != partner.number:
                 odd[side].append(end)

@@ -5,7 +5,8 @@ Theory of operation
     with its recorded contents, or with those of the other side's counterpart (`stand_ins`), so that both sides compute
     from the same. Results of random ops, of collectives and of ops that cannot be run here are sources too, at the
     place where they arise. Integers and booleans that were computed of floating numbers are choices: where the recorded
-    one and the float64 one disagree, the recorded one is taken, on both sides, as the program went on with it.
+    one and the float64 one disagree, the target's recorded one is taken, on both sides, as its program went on with it.
+    If the ends differ then, the baseline's may be taken, or none (`EvaluatedStep.chooser`).
     With `jitter` every result is moved by so much of itself: what then becomes of a value says how far rounding moves
     it, be it a sum that cancels or the sign of one.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 
@@ -41,6 +42,7 @@ from .memory import UNREADABLE, Group, Memory, group_of
 from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
 from .plan import CallPlan, Key, plan_of
 
+Chooser = Literal["target", "baseline", "float64"]
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
@@ -85,10 +87,10 @@ class EvaluatedStep:
             precision, and is no part of the function.
         extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
             masks, and go with the precision.
-        takes_choices: integers that are computed of floating numbers are those that the target's program went on with.
+        chooser: integers that are computed of floating numbers are those that this side's program went on with.
     """
 
-    takes_choices = True
+    chooser: Chooser = "target"
 
     def __init__(
         self,
@@ -319,6 +321,11 @@ class Evaluation:
     def undefined(self) -> UndefinedMemory:
         """Which elements depend on memory that nothing wrote."""
         return self._step.undefined
+
+    @property
+    def chooser(self) -> Chooser:
+        """Whose choices both sides went on with."""
+        return self._step.chooser
 
     @property
     def left(self) -> tuple[Value, ...]:
@@ -650,16 +657,17 @@ class Evaluation:
         self._memory.keep(value, tensor if there is None else there)
 
     def _chosen(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-        """Return integers that were computed of floating numbers as the target's program went on with them."""
+        """Return integers that were computed of floating numbers as the program of the side that chooses went on."""
         if tensor.is_floating_point() or tensor.is_complex() or (not tensor.numel() and not value.numel):
             return tensor
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
-        contents, takes = sign(tensor).contents, self._step.takes_choices
+        contents, chooser = sign(tensor).contents, self._step.chooser
+        takes, chooses = chooser != "float64", self._leads == (chooser == "target")
         if self._jitter:  # what is moved a little must not choose otherwise for that
             found = self.took.get(value.id)
         else:
-            found = self._shared.choices.get(contents) if takes and not self._leads else None
+            found = self._shared.choices.get(contents) if takes and not chooses else None
         if found is None:
             try:
                 recorded = value.shared_tensor()
@@ -668,7 +676,7 @@ class Evaluation:
             if recorded.shape == tensor.shape and torch.equal(recorded, tensor):
                 return tensor
             found = recorded
-            if not self._jitter and self._leads and takes:
+            if not self._jitter and chooses and takes:
                 found = self._shared.choices[contents] = recorded.clone()
             elif not self._jitter and tensor.shape == value.shape:
                 found = tensor.clone()

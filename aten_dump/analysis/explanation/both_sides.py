@@ -31,7 +31,7 @@ from ..ends.ends import (
     wanted_of,
 )
 from ..ends.left import LeftEnds
-from ..evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from ..evaluation.evaluation import JITTER, Chooser, EvaluatedStep, Evaluation, Shared
 from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
@@ -42,9 +42,10 @@ from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .left_alone import SIDES
 from .means import without_means
 
-_CHOSEN: Final = (
-    "near ties: rounding decides some comparisons or maxima; both sides are compared with what float64 chooses"
-)
+_CHOSEN: Final[Mapping[Chooser, str]] = {
+    "float64": "near ties: rounding decides some choices; both sides are compared with what float64 chooses",
+    "baseline": "near ties: rounding decides some choices; both sides are compared with what the baseline chose",
+}
 
 
 @dataclass(slots=True)
@@ -99,8 +100,8 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         ({}, sources.stand_ins),
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
-    if found.differs and shared.choices:
-        found = _chosen_by_float64(found, left, before)
+    if found.differs:
+        found = _chosen_otherwise(found, bool(shared.choices), left, before)
         (target, baseline), steps = found.sides, found.steps
     stand_ins: Mapping[int, torch.Tensor] = sources.stand_ins
     order = batch_order(flows, sources)
@@ -120,20 +121,37 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     return again if again.differs and not shared.choices else found
 
 
-def _chosen_by_float64(found: Evaluated, left: tuple[Left, Left], before: LeftBefore | None) -> Evaluated:
-    """Evaluate both sides with what float64 chooses; return what was found before if they differ so too.
+def _chosen_otherwise(
+    found: Evaluated, has_taken: bool, left: tuple[Left, Left], before: LeftBefore | None
+) -> Evaluated:
+    """Evaluate both sides with other choices; return what was found before if they differ so too.
 
     The baseline goes on with what the target chose where it makes the same choice. But one side may keep the mask of a
-    maximum, or its place among its neighbours, where the other compares anew: then rounding decides for one alone.
+    maximum, or its place among its neighbours, where the other compares anew: then rounding decides for one alone, and
+    float64 for both. And a program may run nothing for what it did not choose (an expert without tokens): it cannot be
+    evaluated with the other side's choice.
+
+    Args:
+        found: with what the target chose.
+        has_taken: the target's program chose something that float64 does not.
+        left: what each side left in memory.
+        before: what the step before left.
     """
-    one, other = (copy(step) for step in found.steps)
-    one.takes_choices = other.takes_choices = False
-    steps, stand_ins, shared = (one, other), found.sources.stand_ins, Shared()
-    sides = Evaluation(one, shared, leads=True), Evaluation(other, shared, stand_ins)
-    for side in sides:
-        side.run()
-    again = _settled(sides, steps, ({}, stand_ins), lambda sides: _with_ends(sides, found.sources, steps, left, before))
-    return found if again.differs else replace(again, notes=(*again.notes, _CHOSEN))
+    choosers: list[Chooser] = ["float64"] * has_taken
+    if found.sides[1].took:
+        choosers.append("baseline")
+    for chooser in choosers:
+        one, other = (copy(step) for step in found.steps)
+        one.chooser = other.chooser = chooser
+        steps, stand_ins, shared = (one, other), found.sources.stand_ins, Shared()
+        sides = Evaluation(one, shared, leads=True), Evaluation(other, shared, stand_ins)
+        for side in sides[::-1] if chooser == "baseline" else sides:
+            side.run()
+        ask = partial(_with_ends, sources=found.sources, steps=steps, left=left, before=before)
+        again = _settled(sides, steps, ({}, stand_ins), ask)
+        if not again.differs:
+            return replace(again, notes=(*again.notes, _CHOSEN[chooser]))
+    return found
 
 
 def _reordered(

@@ -2,7 +2,7 @@
 
 Theory of operation
     Both sides mean the same scores, and rounding decides which of two that are nearly equal is greater. The evaluation
-    goes on with the target's choice on both sides (`evaluation`). A choice is a near tie if the scores that it decides
+    goes on with one side's choice on both sides (`evaluation`). A choice is a near tie if the scores that it decides
     between are no further apart than the two recordings of these scores; else the choice itself is not explained by
     rounding, and the note says so.
 """
@@ -55,7 +55,10 @@ def _of_pair(sides: tuple[Evaluation, Evaluation], pair: Pair) -> str | None:
         read = [one.shared_tensor() for one in (*scores, *chosen) if one is not None]
     except UNREADABLE:
         return None
-    return _text(calls[0], _dim_of(calls[0], *known[:2]), read)
+    text = _text(calls[0], _dim_of(calls[0], *known[:2]), read)
+    if text is None or sides[0].chooser != "target":  # a note of its own says whose choice it is
+        return text
+    return f"{text}; both sides are compared with the target's choice"
 
 
 def _dim_of(call: Call, position: int, default: int | None) -> int | None:
@@ -85,8 +88,7 @@ def _text(call: Call, dim: int | None, read: Sequence[torch.Tensor]) -> str | No
     return (
         f"near tie: {call.name}{where} chooses otherwise in {share}, first in row {first}: "
         f"{one} where the baseline has {other}; the scores are at most {margin:.2g} apart, "
-        f"those of the two sides differ by {apart:.2g} there; "
-        "both sides are compared with the target's choice"
+        f"those of the two sides differ by {apart:.2g} there"
     )
 
 

@@ -20,11 +20,14 @@ LARGE = float(1 << 24)  # what float32 cannot add 1 to
 class Router(nn.Module):
     """One of six experts for each token. Of token 3 expert 1 has the best score, by less than float32 loses of it."""
 
-    def __init__(self, *, sums_otherwise: bool = False, adds: float = 0.0, grouped: bool = False) -> None:
+    def __init__(
+        self, *, sums_otherwise: bool = False, adds: float = 0.0, grouped: bool = False, skips: bool = False
+    ) -> None:
         super().__init__()
         torch.manual_seed(2)
         self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
         self.sums_otherwise, self.adds, self.grouped, self.factor = sums_otherwise, adds, grouped, 1.0
+        self.skips = skips
 
     def forward(self, x: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
         one, two, three = terms.unbind()
@@ -34,6 +37,8 @@ class Router(nn.Module):
             found = torch.zeros_like(x)
             for number, expert in enumerate(self.experts):
                 rows = (chosen[:, 0] == number).nonzero()[:, 0]
+                if self.skips and not len(rows):
+                    continue
                 found = found.index_add(0, rows, expert(x[rows]) * (self.factor if number == 5 else 1.0))
             return found * weights.sigmoid()
         made = torch.stack([expert(x) for expert in self.experts], 1)
@@ -48,6 +53,8 @@ def run(path: Path, model: Router) -> Path:
     terms[:, 3, 1] = torch.tensor([LARGE, 1.0, -LARGE])  # 1, or 0 if the first two are added first
     terms[:, 3, 4] = torch.tensor([0.5, 0.25, 0.125])
     terms[:, 5, 1], terms[:, 6, 5] = 2.0, 2.0
+    if model.skips:  # nothing else chooses expert 1
+        terms[:, [row for row in range(8) if row != 3], 1] = -5.0
     with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
         model(x, terms).square().mean().backward()
         dump.step()
@@ -84,6 +91,20 @@ def test_a_mistake_beside_a_near_tie_is_one(tmp_path: Path) -> None:
     baseline = run(tmp_path / "baseline", Router(grouped=True))
     honest = compare(run(tmp_path / "right", right), baseline)
     assert honest.exit_code == 0 and notes_of(honest), honest.answer()
+    found = compare(run(tmp_path / "wrong", wrong), baseline)
+    assert found.exit_code == 1 and notes_of(found), found.answer()
+
+
+@pytest.mark.parametrize("sums_otherwise", [True, False])
+def test_an_expert_may_have_no_token_on_one_side(tmp_path: Path, sums_otherwise: bool) -> None:
+    """Its calls are on one side alone, which cannot be evaluated with the other's choice."""
+    one, other, wrong = (Router(grouped=True, skips=True) for _ in range(3))
+    one.sums_otherwise = wrong.sums_otherwise = sums_otherwise
+    other.sums_otherwise = not sums_otherwise
+    baseline = run(tmp_path / "baseline", other)
+    found = compare(run(tmp_path / "target", one), baseline)
+    assert found.exit_code == 0 and notes_of(found), found.answer()
+    wrong.factor = 1.05
     found = compare(run(tmp_path / "wrong", wrong), baseline)
     assert found.exit_code == 1 and notes_of(found), found.answer()
 
