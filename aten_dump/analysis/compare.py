@@ -25,6 +25,7 @@ from .evidence.row_summary import MOST_WHOLE, PackedRows
 from .evidence.run_settings import ran_as_written, set_otherwise
 from .evidence.user_rules import Predicate, Rule, make_rules
 from .executors import why_unfinished
+from .given_device import usable_device
 from .given_dumps import Given, Path, chosen, opened
 from .host_default import made_on_the_host
 from .meetings.evaluated_collectives import forget
@@ -43,7 +44,8 @@ def compare(
     control: Path | Dump | None = None, mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
     rules: Iterable[Rule | tuple[str, Predicate]] = (), replay: bool = True, data: bool = True,
     together: bool | None = None, batch_shard: int | None = None, allow_ops: Sequence[str] = (),
-    precision_budget: float | None = None, executor: Executor | None = None, progress: Progress | None = None,
+    precision_budget: float | None = None, device: str = "cpu", executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare two dumps and name the first op that is wrong.
 
@@ -61,11 +63,13 @@ def compare(
         batch_shard: puts the ranks together; how they share a batch is found, whatever number is given.
         allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
         precision_budget: how far an end may be from its float64 meaning by lost precision (relative L2); None: 0.1.
+        device: where products, convolutions and attention are evaluated in float64: ``"cuda"``; the rest on the CPU.
         executor: runs one task for each step and rank.
         progress: told how many of how many tasks are done.
 
     Raises:
         MissingDataError: there is no such step or rank, or none in common.
+        ReplayError: there is no such device here.
 
     Example:
         >>> found = compare("dump", "baseline")
@@ -76,8 +80,9 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget, uuid4().hex
-    settings = Settings(*how)
+    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget, device
+    usable_device(device)
+    settings = Settings(*how, comparison=uuid4().hex)
     together = True if batch_shard is not None and together is None else together
     _check(settings, has_control=control is not None, together=bool(together), names_rank=rank is not None)
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)

@@ -31,6 +31,7 @@ from .pairing.call_keys import normal_module
 from .pairing.user_mapping import found_modules
 from .precision.lost_precision import BUDGET
 from .rerun.allowed_ops import allowing
+from .rerun.on_device import evaluating_on
 from .sources.stand_ins import LeftBefore
 from .tasks import Task, incomplete, pair_calls, pairs_of, records_all_ops
 from .world.compare_world import WorldBefore, compare_world
@@ -49,7 +50,8 @@ def compare_steps(tasks: Sequence[Task]) -> Iterator[RankEvidence]:
         if not is_evaluated(task):
             yield _of_ranks_apart(task) if task.together else compare_by_distance(task)
             continue
-        with allowing(task.settings.allow_ops), damage_seen() as damage:
+        settings = task.settings
+        with allowing(settings.allow_ops), evaluating_on(settings.device), damage_seen() as damage:
             found = _evidence(task, state)
         told = dict.fromkeys((*found.not_whole, *(f"a dump is damaged: {one}" for one in damage)))
         yield of_what_is_whole(found, tuple(told))

@@ -31,6 +31,7 @@ class Settings:
     data: bool = True
     allow_ops: tuple[str, ...] = ()  # patterns of ops to run beside those of torch
     precision_budget: float | None = None  # how far an end may be from its meaning, relative L2
+    device: str = "cpu"  # where heavy ops of an evaluation run
     comparison: str = ""  # what tasks of one comparison have alike: they share what one of them found out
 
 

@@ -34,6 +34,7 @@ from .allowed_ops import allowed_op
 from .argument_checks import check_arguments
 from .kernel_ops import KernelOp, behind_unknown, kernel_op, unknown_slots
 from .memory_need import arguments_of, check_given
+from .on_device import on_device
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _drawing: Final = threading.Lock()  # held while the process's own generators are in a state of ours
@@ -173,10 +174,13 @@ def run_on(
         ReplayError: it cannot be run; the message says why.
     """
     op, around = find_op(call), Surroundings(cast=True)
-    return _run_on(op, call, around, _Arguments(call, around, find, numbers))
+    return _run_on(op, call, around, _Arguments(call, around, find, numbers), on_device(op))
 
 
-def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) -> Run:
+def _run_on(
+    op: Any, call: Call, around: Surroundings, arguments: _Arguments, elsewhere: Callable[..., Any] | None = None
+) -> Run:
+    """Run an op with arguments that are made for it; `elsewhere` runs it on a device of its own."""
     state = call.random_state
     is_random = state is not None or torch.Tag.nondeterministic_seeded in op.tags
     run = composed(op, around.device)
@@ -193,7 +197,8 @@ def _run_on(op: Any, call: Call, around: Surroundings, arguments: _Arguments) ->
             if is_random and run is op:  # what is composed here draws nothing
                 result, drew = draw(partial(run, *args, **kwargs), _generator_in(args, kwargs), state, around)
             else:
-                result, drew = run(*args, **kwargs), False
+                there = elsewhere if run is op and elsewhere is not None else run
+                result, drew = there(*args, **kwargs), False
     except (AtenDumpError, KeyboardInterrupt):
         raise
     except NotImplementedError as error:

@@ -58,6 +58,7 @@ _path = click.Path(path_type=Path)
     type=click.FloatRange(0, min_open=True),
     help="How far a loss, gradient or output may be from its float64 meaning (relative L2).  [default: 0.1]",
 )
+@click.option("--device", default="cpu", show_default=True, help="Evaluate heavy ops in float64 on it: cuda, npu.")
 @allow_ops_option
 @jobs_option
 @click.option(
@@ -119,7 +120,8 @@ _BESIDE_AT: Final = ("step", "rank", "allow_ops", "jobs", "limit")  # options th
 
 
 def _compare_at(target: Path, baseline: Path | None, at: str, form: str, options: dict[str, Any]) -> None:
-    others = [f"--{name.replace('_', '-')}" for name, given in options.items() if given and name not in _BESIDE_AT]
+    given = {name: one for name, one in options.items() if one and (name, one) != ("device", "cpu")}
+    others = [f"--{name.replace('_', '-')}" for name in given if name not in _BESIDE_AT]
     if baseline is None or form not in ("answer", "summary", "json") or others:
         raise click.UsageError(
             f"--at takes two dumps, --step, --rank and --allow-ops; not {', '.join(others) or 'this'}"
@@ -156,6 +158,7 @@ def _compare(target: Path, baseline: Path | None, options: dict[str, Any]) -> Co
             batch_shard=options["batch_shard"],
             allow_ops=options["allow_ops"],
             precision_budget=options["precision_budget"],
+            device=options["device"],
             executor=executor,
             progress=update,
         )
