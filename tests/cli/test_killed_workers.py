@@ -42,7 +42,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     ("words", "done"),
     [
         (["compare", "TARGET", "BASELINE"], "values compared"),
-        pytest.param(["replay", "TARGET", "--all"], "ops replayed", marks=pytest.mark.slow),
+        pytest.param(["replay", "TARGET", "--all"], "steps and ranks replayed", marks=pytest.mark.slow),
         pytest.param(["verify", "TARGET"], "step/rank folders checked", marks=pytest.mark.slow),
         pytest.param(["report", "TARGET", "BASELINE", "-o", "OUT"], "wrote", marks=pytest.mark.slow),
     ],
