@@ -148,10 +148,16 @@ def _chosen_otherwise(
         for side in sides[::-1] if chooser == "baseline" else sides:
             side.run()
         ask = partial(_with_ends, sources=found.sources, steps=steps, left=left, before=before)
+        if _odd_names(found) <= _odd_names(ask(sides)):
+            continue  # none of the ends that differ rests on these choices
         again = _settled(sides, steps, ({}, stand_ins), ask)
         if not again.differs:
             return replace(again, notes=(*again.notes, _CHOSEN[chooser]))
     return found
+
+
+def _odd_names(found: Evaluated) -> set[tuple[int, str, str]]:
+    return {(side, end.kind, end.name) for side in (0, 1) for end in found.odd[side]}
 
 
 def _reordered(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 import torch
@@ -172,14 +173,15 @@ class Rows:
         return all(abs(one - other) <= allowed for one, other in zip(found, wanted, strict=True))
 
 
-def dimensions_of(part: Sequence[int], whole: Sequence[int]) -> list[int]:
+@lru_cache(maxsize=1 << 14)
+def dimensions_of(part: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
     """Return the dimensions in which a shape is smaller; none if it is no block's."""
     if len(part) != len(whole) or any(one > other for one, other in zip(part, whole, strict=True)):
-        return []
-    return [dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one < other]
+        return ()
+    return tuple(dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one < other)
 
 
-def dimension_of(part: Sequence[int], whole: Sequence[int]) -> int | None:
+def dimension_of(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
     """Return the dimension in which a shape is smaller, all others being the same; None: it is no block's."""
     differ = dimensions_of(part, whole)
     return differ[0] if len(differ) == 1 else None
@@ -193,6 +195,7 @@ class Blocks:
         self._wholes = wholes
         self._by_shape: dict[tuple[int, ...], _Windows] = {}
         self._row_norms: dict[int, tuple[torch.Tensor, torch.Tensor, list[int], float]] = {}  # of a last dimension
+        self._rows: dict[int, torch.Tensor] = {}  # of those in which rows were looked for
 
     def find(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
         """Return the id of each tensor that has a block of the same contents, and where it lies.
@@ -242,12 +245,15 @@ class Blocks:
         ours, allowed = part.rows(), _SPREAD * (TOLERANCE * part.norm + noise)
         if not part.is_floating or not 1 < len(ours) <= _MOST_ROWS_SOUGHT:
             return
-        own = _times(ours, ours, allowed)
         for number in self._with_largest_row(part, TOLERANCE * part.norm + noise):
-            theirs = self._wholes[number].rows()
-            if 0 < len(theirs) <= _MOST_ROWS_SOUGHT:
+            theirs = self._rows.get(number)
+            if theirs is None:
+                theirs = self._rows[number] = self._wholes[number].rows()
+            there = _times(ours, theirs, allowed) if 0 < len(theirs) <= _MOST_ROWS_SOUGHT else ours.new_zeros(1)
+            if bool(there.all()):
+                own = _times(ours, ours, allowed)
                 repeats = _times(theirs, theirs, allowed).min() / own.min()  # as of keys that several heads share
-                if bool((_times(ours, theirs, allowed) >= repeats * own).all()):
+                if bool((there >= repeats * own).all()):
                     yield number
 
     def _with_largest_row(self, part: Rows, allowed: float) -> list[int]:
@@ -275,8 +281,22 @@ class Blocks:
     def _of_shape(self, shape: tuple[int, ...]) -> _Windows:
         windows = self._by_shape.get(shape)
         if windows is None:
-            windows = self._by_shape[shape] = _windows(shape, self._wholes)
+            windows = self._by_shape[shape] = self._windows(shape)
         return windows
+
+    def _windows(self, shape: tuple[int, ...]) -> _Windows:
+        norms, starts = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)]
+        of: list[int] = []
+        wholes: list[tuple[int, int]] = []
+        for number, whole in self._wholes.items():
+            dim = dimension_of(shape, whole.shape)
+            if dim is not None and dim < len(shape) - 1 and whole.norm:
+                norms.append(whole.norms(dim, shape[dim]))
+                starts.append(torch.arange(len(norms[-1])))
+                of += [len(wholes)] * len(norms[-1])
+                wholes.append((number, dim))
+        ordered, order = torch.cat(norms).sort()
+        return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
 class _Windows(NamedTuple):
@@ -286,21 +306,6 @@ class _Windows(NamedTuple):
     of: torch.Tensor  # i64[blocks], in `wholes`
     starts: torch.Tensor  # i64[blocks]
     wholes: list[tuple[int, int]]  # id of the value, dimension
-
-
-def _windows(shape: tuple[int, ...], tensors: Mapping[int, Rows]) -> _Windows:
-    norms, starts = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)]
-    of: list[int] = []
-    wholes: list[tuple[int, int]] = []
-    for number, whole in tensors.items():
-        dim = dimension_of(shape, whole.shape)
-        if dim is not None and dim < len(shape) - 1 and whole.norm:
-            norms.append(whole.norms(dim, shape[dim]))
-            starts.append(torch.arange(len(norms[-1])))
-            of += [len(wholes)] * len(norms[-1])
-            wholes.append((number, dim))
-    ordered, order = torch.cat(norms).sort()
-    return _Windows(ordered, torch.tensor(of, dtype=torch.int64)[order], torch.cat(starts)[order], wholes)
 
 
 def _times(rows: torch.Tensor, among: torch.Tensor, allowed: float) -> torch.Tensor:

@@ -53,7 +53,7 @@ def are_of_other_shapes(sides: Sides) -> bool:
     return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys())
 
 
-def _is_part(one: Sequence[int], other: Sequence[int]) -> bool:
+def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return bool(dimensions_of(one, other) or dimensions_of(other, one))
 
 
