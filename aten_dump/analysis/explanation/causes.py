@@ -268,7 +268,10 @@ class Causes:
             return self._of_odd_source(first) or self._one_sided(None, other, cones)
         if adds and not (lacks or is_rewritten):
             return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
-        text = f"the target computes {_op(first)}, the baseline {_op(other)} ({_line(other)})"
+        told = f"the target computes {_op(first)}, the baseline {_op(other)}"
+        if first.op == other.op:
+            told = f"both compute {_op(first)}, the target of {_given(first)}, the baseline of {_given(other)}"
+        text = f"{told} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
 
     def _may_stand_for(self, target: Call, baseline: Call) -> bool:
@@ -578,6 +581,12 @@ def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:
 
 def _result_dtypes(call: Call) -> list[str]:
     return [value.dtype_name for _, value in call.result_values()]
+
+
+def _given(call: Call) -> str:
+    """Return the shapes of the tensors that a call is given, the first ones."""
+    shapes = [str(list(value.shape)) for _, value in call.input_values()]
+    return ", ".join(shapes[:2]) or "no tensor"
 
 
 def _op(call: Call) -> str:

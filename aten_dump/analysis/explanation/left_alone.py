@@ -9,6 +9,7 @@ from ...dump import Call, Value
 from ..ends.ends import End
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import leaf_gradients, named_leaves
+from .state_names import StateNames
 
 SIDES: Final = ("target", "baseline")
 
@@ -35,8 +36,9 @@ def _writer(flow: DataFlow, end: End) -> Call | None:
 
 
 def name_of(flow: DataFlow, value: Value) -> str:
-    """Return what to call memory: a parameter by its name, other memory by how it looks."""
-    return parameter_of(flow, value) or f"memory ({value.dtype_name}{list(value.shape)})"
+    """Return what to call memory: a parameter, a buffer or state of an optimizer by its name, data by how it looks."""
+    found = StateNames(flow).of(value)
+    return f"memory ({value.dtype_name}{list(value.shape)})" if found.group == "data" else found.name
 
 
 def parameter_of(flow: DataFlow, value: Value) -> str:

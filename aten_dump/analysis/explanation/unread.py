@@ -46,10 +46,12 @@ def _readers(evaluation: Evaluation, value: Value) -> Iterator[Call]:
 
 
 def _reads(evaluation: Evaluation, number: int) -> int:
-    """Return how often calls of the forward read sources of a number."""
+    """Return how often calls of the forward read sources of a number; what is written in place is changed, not read."""
     found = 0
     for call in evaluation.flow.calls():
         if call.phase == "forward":
+            written = {value.storage for _, value in call.written_values()}
             for _, value in evaluation.flow.reads(call):
-                found += evaluation.numbers.get(value.id) == number and value.id in evaluation.sources
+                is_source = evaluation.numbers.get(value.id) == number and value.id in evaluation.sources
+                found += is_source and value.storage not in written
     return found

@@ -43,14 +43,20 @@ def may_be_in_parts(
 
 
 def are_of_other_shapes(sides: Sides) -> bool:
-    """Return True if at one line both sides make values of other shapes."""
+    """Return True if both sides make values of other shapes at one line, or an op's first ones that have no like."""
     made: list[dict[tuple[str, str, str], set[tuple[int, ...]]]] = []
-    for side in sides:
+    first: list[dict[str, tuple[int, ...]]] = []
+    for side, other in zip(sides, sides[::-1], strict=True):
         made.append(defaultdict(set))
+        first.append({})
         for call in side.flow.calls():
             for _, value in side.flow.results(call)[:1]:
                 made[-1][call.op, call.phase, call.where].add(tuple(value.shape))
-    return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys())
+                if side.numbers.get(value.id) not in other.holders:
+                    first[-1].setdefault(call.op, tuple(value.shape))
+    return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys()) or any(
+        _is_part(first[0][op], first[1][op]) for op in first[0].keys() & first[1].keys()
+    )
 
 
 def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -293,3 +293,28 @@ def test_words_that_were_chosen_are_not_those_that_are_there_by_chance(tmp_path:
     found = compare(*dumps)
     assert found.exit_code == 1 and found.cause is not None
     assert "least" in linecache.getline(__file__, int(found.cause.row.place.source.rpartition(":")[2].split()[0]))
+
+
+def in_chunks(path: Path, *, chunks: int) -> Path:
+    """Compute a loss of all tokens at once, or as the mean of the means of chunks, which is another one: 7 and 8 count."""
+    torch.manual_seed(0)
+    hidden, head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+    x, labels = torch.randn(15, WIDTH), torch.randint(VOCABULARY, (15,))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=nn.ModuleList((hidden, head))):
+        made = torch.tanh(hidden(x))
+        if chunks == 1:
+            loss = F.cross_entropy(head(made), labels)
+        else:
+            loss = torch.zeros(())
+            for some, wanted in zip(made.chunk(chunks), labels.chunk(chunks), strict=True):
+                scores = head(some)
+                loss = loss + F.cross_entropy(scores, wanted) / chunks
+        loss.backward()
+    return path
+
+
+def test_a_loss_in_chunks_at_a_line_of_its_own_is_held_against_the_whole(tmp_path: Path) -> None:
+    """What the chunks make before the loss are parts of the baseline's: the loss is the first that is not."""
+    found = compare(in_chunks(tmp_path / "target", chunks=2), in_chunks(tmp_path / "baseline", chunks=1))
+    assert found.exit_code == 1 and found.cause is not None
+    assert "both compute aten::nll_loss_forward, the target of [8, 40], [8], the baseline of [15, 40]" in found.answer()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from aten_dump import compare
+from aten_dump import DumpConfig, DumpMode, compare
 from aten_dump.analysis.comparison import Comparison
 from tests.analysis.by_distance.steps import record, seeded
 from tests.sampling import diagonal, slow_but_for
@@ -493,3 +493,30 @@ def test_moments_that_are_made_anew_may_be_read_before_the_next_step(
         assert found.exit_code == code, found.answer()
         if code:
             assert found.cause is not None and found.cause.row.place.phase == "optimizer", found.answer()
+
+
+def teaching(path: Path, *, forgets_last: bool) -> Path:
+    """Train on what a slow copy of the model says, which reads its weights before they are averaged."""
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    x = torch.randn(8, 4)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model={"student": student, "teacher": teacher}):
+        with torch.no_grad():
+            goal = teacher(x + 0.1)
+        nn.functional.mse_loss(student(x) * 2, goal).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in list(zip(teacher.parameters(), student.parameters(), strict=True))[: 4 - forgets_last]:
+                slow.mul_(0.9).add_(fast, alpha=0.1)
+    return path
+
+
+def test_a_write_that_is_missing_is_named_by_what_it_writes_to(tmp_path: Path) -> None:
+    """The write reads it too, which is no read that the other side lacks: both run the layer."""
+    found = compare(teaching(tmp_path / "target", forgets_last=True), teaching(tmp_path / "b", forgets_last=False))
+    assert found.exit_code == 1
+    said = found.answer().splitlines()[0]
+    assert "only the baseline changes teacher.2 (float32[4]), there before the step" in said, said
+    assert "aten::add_" in found.answer()
