@@ -430,13 +430,18 @@ def _size(value: Value) -> tuple[int, bool]:
     return value.numel, value.is_floating
 
 
-def unread_alike(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+def unread_alike(
+    sides: tuple[Evaluation, Evaluation], made: tuple[Sequence[End], Sequence[End]]
+) -> tuple[list[End], list[End]]:
     """Return what nothing reads and the other side lacks, of sizes of which both sides make as many.
 
     A score beside a training step is of this kind. What comes out of a call beside a result that the other side has
     (the order of a sort) may be dropped.
+
+    Args:
+        sides: evaluated.
+        made: what nothing reads, of each side.
     """
-    made = [list(_unread(side)) for side in sides]
     counts = [Counter(_size(end.value) for end in ends) for ends in made]
     one, other = (
         [
@@ -449,9 +454,11 @@ def unread_alike(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[
     return of_sizes(one, other), of_sizes(other, one)
 
 
-def made_alone(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+def made_alone(
+    sides: tuple[Evaluation, Evaluation], unread: tuple[Sequence[End], Sequence[End]]
+) -> tuple[list[End], list[End]]:
     """Return the floats of each side that nothing reads and of which the other makes none of the size."""
-    made = [[end for end in _unread(side) if end.value.is_floating] for side in sides]
+    made = [[end for end in ends if end.value.is_floating] for ends in unread]
     sizes = [{_size(end.value) for end in ends} for ends in made]
     one, other = (
         [end for end in ends if _size(end.value) not in theirs and not _has_of(side, other, end)]
@@ -470,10 +477,10 @@ def _has_of(evaluation: Evaluation, other: Evaluation, end: End) -> bool:
 def made_besides(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program made outside of its modules, and no call reads."""
     returned = {value.id for _, _, value in _returned(evaluation.flow)}
-    return (end for end in _unread(evaluation) if end.value.id not in returned) if returned else iter(())
+    return (end for end in unread_of(evaluation) if end.value.id not in returned) if returned else iter(())
 
 
-def _unread(evaluation: Evaluation) -> Iterator[End]:
+def unread_of(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program was shown, and no call reads; a view of memory from outside was not made."""
     for value in TakenResults(evaluation.flow).all():
         maker = evaluation.flow.maker(value)

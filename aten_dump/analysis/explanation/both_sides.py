@@ -28,6 +28,7 @@ from ..ends.ends import (
     taken_besides,
     unmatched,
     unread_alike,
+    unread_of,
     wanted_of,
 )
 from ..ends.left import LeftEnds
@@ -281,7 +282,8 @@ def _with_ends(
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
     if is_trained and not (any(odd) or near):
-        odd, notes = unread_alike(sides), (*notes, *_of_one_side(sides))
+        unread = list(unread_of(sides[0])), list(unread_of(sides[1]))
+        odd, notes = unread_alike(sides, unread), (*notes, *_of_one_side(sides, made_alone(sides, unread)))
     if any(odd) or near or is_trained:
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)
@@ -324,9 +326,9 @@ def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[E
     return (f"{names[0]} differs, and what the program makes of it is the same",) if names else ()
 
 
-def _of_one_side(sides: tuple[Evaluation, Evaluation]) -> Iterator[str]:
+def _of_one_side(sides: tuple[Evaluation, Evaluation], alone: tuple[list[End], list[End]]) -> Iterator[str]:
     """Yield in a sentence for each side what it makes, as a score beside a training step, and the other does not."""
-    for name, ends, side in zip(SIDES, made_alone(sides), sides, strict=True):
+    for name, ends, side in zip(SIDES, alone, sides, strict=True):
         if ends:
             maker = side.flow.maker(ends[0].value)
             line = f" ({maker.where})" if maker is not None and maker.where else ""

@@ -259,7 +259,6 @@ class Causes:
                 return self._same_op(known.target, known.baseline)
         if first is None or other is None:
             return self._one_sided(first, other, cones)
-        calls = _names_of(cones)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
         lacks = counts[1][other.op] > counts[0][other.op]
         adds = counts[0][first.op] > counts[1][first.op]
@@ -267,12 +266,12 @@ class Causes:
         if lacks and not (adds or is_rewritten):
             return self._of_odd_source(first) or self._one_sided(None, other, cones)
         if adds and not (lacks or is_rewritten):
-            return Cause("region", first, None, f"the baseline has no such call{self._where(other)}", calls=calls)
+            return self._one_sided(first, None, cones)
         told = f"the target computes {_op(first)}, the baseline {_op(other)}"
         if first.op == other.op:
             told = f"both compute {_op(first)}, the target of {_given(first)}, the baseline of {_given(other)}"
         text = f"{told} ({_line(other)})"
-        return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=calls)
+        return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=_names_of(cones))
 
     def _may_stand_for(self, target: Call, baseline: Call) -> bool:
         """Return True if two calls of an op are made at one place, or make as much of something both sides have."""
@@ -353,7 +352,7 @@ class Causes:
         is_like = places and place_of(call) in self._candidates.lines[1 - side]
         what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
         next_call = None if is_like else self._in_its_place(side, call, cones[1 - side])
-        more = "" if next_call is None else self._where(next_call)
+        more = "" if next_call is None else f"; from there on it computes {_op(next_call)} ({_line(next_call)})"
         return Cause("region", first, other, f"the {SIDES[1 - side]} {what}{more}", places, calls=_names_of(cones))
 
     def _in_its_place(self, side: int, call: Call, cone: Cone) -> Call | None:
@@ -373,9 +372,6 @@ class Causes:
                 whole = self._sides[1 - side].flow.rank.value_by_id(held)
                 found.append(f"{slot} is {block} of the {SIDES[1 - side]}'s {self._maker(1 - side, whole)}")
         return "; ".join(found)
-
-    def _where(self, call: Call) -> str:
-        return f"; from there on it computes {_op(call)} ({_line(call)})"
 
     def _same_op(self, first: Call, other: Call) -> Cause:
         """Return what tells two calls of one op apart: arguments, sources, draws, wiring, dtype."""
