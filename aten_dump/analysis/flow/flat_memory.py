@@ -166,7 +166,8 @@ def _layout(seen: list[records.Value]) -> tuple[_Length, tuple[_Part, ...]] | No
         is_part = is_inside and 0 < _numel(value) < longest.shape[0]
         if is_part and all(part.end <= other.start or other.end <= part.start for other in parts):
             parts.append(part)
-    return ((longest.shape[0], longest.dtype), tuple(sorted(parts))) if len(parts) > 1 else None
+    is_of_tensors = len(parts) > 1 and any(part.end - part.start > 1 for part in parts)  # and not filled one by one
+    return ((longest.shape[0], longest.dtype), tuple(sorted(parts))) if is_of_tensors else None
 
 
 def _in_memory(value: records.Value, tables: Tables) -> records.Value:

@@ -116,3 +116,15 @@ def test_a_part_is_what_was_seen_when_it_was_written_last(tmp_path: Path) -> Non
 def test_programs_without_flat_memory_are_left_as_they_are(tmp_path: Path) -> None:
     rank = open_dump(trained(tmp_path / "apart", adamw())).step(0).rank(0)
     assert with_parts(rank) is rank
+
+
+def test_a_tensor_that_is_filled_one_by_one_has_no_parts(tmp_path: Path) -> None:
+    """Its elements are no parameters: else every tensor of its length would have numbers for parts."""
+    with DumpMode(DumpConfig(path=tmp_path / "dump", data="full")):
+        filled, last = torch.zeros(12), torch.ones(())
+        for at in range(12):
+            last = last * 0.9 + at
+            filled[at] = last
+        (filled * 2).sum()
+    rank = open_dump(tmp_path / "dump").step(0).rank(0)
+    assert with_parts(rank) is rank
