@@ -31,6 +31,7 @@ LEAVES = {
     "patterns",
     "yaml_text",
     "variables",
+    "extensions",
 }
 READER = LEAVES | {"dump", "store"}
 # layer -> the layers it may import, beside itself
@@ -44,21 +45,25 @@ ALLOWED: dict[str, set[str]] = {
     "yaml_text": set(),
     "torch_names": set(),
     "whole_files": {"errors"},
-    "config_files": {"errors", "yaml_text"},
+    "extensions": {"errors"},
+    "config_files": {"errors", "extensions", "yaml_text"},
     "config": {"errors", "config_files", "patterns", "whole_files"},
     "store": {"errors", "geometry", "whole_files"},
     "capture": LEAVES | {"store"},
     "dump": LEAVES | {"store"},
-    "analysis": READER,
+    "references": LEAVES,
+    "analysis": READER | {"references"},
     "report": READER | {"analysis"},
     "export": READER | {"analysis"},
-    "compat": READER | {"capture", "config_files", "export"},
+    "other_tools": READER
+    | {"capture", "config_files", "export"},  # nothing imports it but what follows: see extensions
+    "compat": {"other_tools"},
     "watch": LEAVES | {"capture"},
     "launch": LEAVES | {"capture", "watch"},
     "integrations": LEAVES | {"capture"},
     "testing": LEAVES | {"capture", "dump", "analysis"},
     "cli": READER
-    | {"analysis", "config_files", "report", "export", "launch", "compat", ROOT},  # ROOT: the public API, __version__
+    | {"analysis", "config_files", "report", "export", "launch", ROOT},  # ROOT: the public API, __version__
 }
 FREE = {"__init__", "__main__"}  # the package's own front doors
 DEVICE_PACKAGES = {"torch_npu", "torch.npu", "torch.cuda", "torch.xpu", "torch.mps"}
@@ -201,6 +206,7 @@ GUILTY = {
     ),
     "capture/api.py": ("from aten_dump import open_dump", wrong_edges),
     "dump.py": ("from .report import tree", wrong_edges),
+    "dump/formats.py": ("from ..other_tools.msprobe import msprobe_dump", wrong_edges),
     "analysis/align.py": ("from ..cli import main", wrong_edges),
     "config.py": ("from .store import records", wrong_edges),
     "errors.py": (
@@ -256,7 +262,7 @@ MANY_OPTIONS = {
     "analysis/replay.py:replay": "the public API",
     "analysis/replay.py:replay_all": "the public API",
     "export/job.py:export_dump": "the public API",
-    "compat/precision_debugger.py:__init__": "msprobe's parameters",
+    "other_tools/msprobe/precision_debugger.py:__init__": "msprobe's parameters",
     "watch/run_watch.py:__init__": "the public API",
 } | {
     f"capture/data/statistics/triton_kernel.py:{name}": "a Triton kernel: pointers, sizes, constants and all results"

@@ -10,9 +10,10 @@ import pytest
 
 from aten_dump import DumpConfig, DumpMode, RankDump, compat
 from aten_dump.cli import main as cli
-from aten_dump.config_files import mindspore_keys, msprobe_keys
-from aten_dump.dump.foreign import formats
-from aten_dump.export.targets import TARGETS
+from aten_dump.export.targets import targets
+from aten_dump.extensions import READERS, extensions
+from aten_dump.other_tools.mindspore import mindspore_keys
+from aten_dump.other_tools.msprobe import msprobe_keys
 from tests.checkout import ROOT
 from tests.config_files import test_config_files as keys
 
@@ -50,8 +51,8 @@ CODE = {
     "Keys of a task in it": set(msprobe_keys._OF_TASK),
     "Keys of MindSpore's data_dump.json": set(mindspore_keys.KEYS),
     "Classes and methods": public_methods(),
-    "Exports": set(TARGETS),
-    "Readers": {read.__module__.rpartition(".")[2] for _, read in formats.FORMATS},
+    "Exports": set(targets()),
+    "Readers": {reader.read.__module__.rpartition(".")[2] for _, reader in extensions(READERS)},
     "Recipes": {"examples/*.py"},
     "Ways in": ways_in(),
 }

@@ -3,7 +3,7 @@
 In: a file. Out: fields of DumpConfig, and for each key of another tool what became of it (`Translation`).
 """
 
-from .reading import TOOLS, VARIABLES, read_config_file, read_named_fields
+from .reading import VARIABLES, read_config_file, read_named_fields
 from .translation import Translation
 
-__all__ = ["TOOLS", "VARIABLES", "Translation", "read_config_file", "read_named_fields"]
+__all__ = ["VARIABLES", "Translation", "read_config_file", "read_named_fields"]

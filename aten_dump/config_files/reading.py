@@ -7,19 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..errors import ConfigError
+from ..extensions import CONFIGS, extensions
 from ..yaml_text import read_yaml
-from . import mindspore_keys, msprobe_keys
 from .translation import Translation
 
 VARIABLES: Final = ("ATEN_DUMP_CONFIG", "MINDSPORE_DUMP_CONFIG")  # the first that is set counts
-# How each tool's config is known, and how it is translated.
-TOOLS: Final[dict[str, tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], str], Translation]]]] = {
-    "MindSpore": (mindspore_keys.is_mindspore, mindspore_keys.translate),
-    "msprobe": (msprobe_keys.is_msprobe, msprobe_keys.translate),
-}
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Translation:
@@ -30,9 +25,9 @@ def read_config_file(path: str | os.PathLike[str]) -> Translation:
     """
     content = read_named_fields(path)
     source = f"config file {Path(path)}"
-    for is_theirs, translate in TOOLS.values():
-        if is_theirs(content):
-            return translate(content, source)
+    for _, tool in extensions(CONFIGS):
+        if tool.is_theirs(content):
+            return cast(Translation, tool.translate(content, source))
     return Translation("aten_dump", source, dict(content))
 
 

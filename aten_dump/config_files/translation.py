@@ -72,6 +72,14 @@ class Translation:
             table[key](self, key, found)
 
 
+@dataclass(frozen=True, slots=True)
+class OtherConfig:
+    """A config of another tool: how it is known by its fields, and how they are translated; a text names the file."""
+
+    is_theirs: Callable[[Mapping[str, Any]], bool]
+    translate: Callable[[Mapping[str, Any], str], Translation]
+
+
 def numbers(found: Iterable[object]) -> str:
     """Return ints and ranges such as ``"2-4"`` in our grammar; ``"all"`` for none."""
     return "|".join(str(one) for one in found) or "all"

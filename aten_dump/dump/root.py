@@ -14,7 +14,7 @@ from ..store.run_json import RUN_FILE, read_ranges, read_run
 from ..store.spool.places import unfinished_uploads
 from ..store.stored_files import is_there
 from ..store.writing.index_writer import INDEX_FILE
-from .foreign.formats import foreign_ranks
+from .foreign.formats import foreign_layouts, foreign_ranks
 from .rank import RankDump
 from .shown.notebook_html import MOST_SUMMED_UP, dump_html, sizes
 from .shown.step_ranks import named
@@ -235,9 +235,8 @@ def _foreign(root: Path) -> Mapping[int, Mapping[int, RankDump]]:
     found = foreign_ranks(root)
     if not found:
         raise FormatError(
-            f"{root} is not a dump: it has neither {RUN_FILE} nor step*/rank*/{INDEX_FILE}, nor what msprobe "
-            "(step*/rank*/dump.json) or MindSpore (rank_*/<net>/<graph>/<iteration>) write; "
-            "give the directory that holds step0, ..."
+            f"{root} is not a dump: it has neither {RUN_FILE} nor step*/rank*/{INDEX_FILE}, "
+            f"nor what {foreign_layouts()} write; give the directory that holds step0, ..."
         )
     return found
 

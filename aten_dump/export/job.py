@@ -7,15 +7,15 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
 from ..config import Selection
 from ..dump import Dump, RankDump, open_dump
 from ..errors import ConfigError, MissingDataError, StoreError
+from ..extensions import object_at
 from ..whole_files import refuse_to_replace_part_of, refuse_url
 from .chosen_calls import ChosenCalls, Progress
-from .targets import TARGETS, Target
+from .targets import Target, targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def export_dump(
 
     Args:
         dump: path of a dump, or an open one.
-        to: a target, of `TARGETS`.
+        to: a target, of `targets`.
         out: file or folder to write.
         options: what to export.
         progress: is told how many calls are done, of how many.
@@ -67,15 +67,15 @@ def export_dump(
         MissingDataError: no such step or rank, no call that the filters take, or a package is missing.
         StoreError: `out` cannot be written.
     """
-    target = TARGETS.get(to)
+    target = targets().get(to)
     if target is None:
-        raise ConfigError(f"there is no export target {to!r}; allowed: {', '.join(TARGETS)}")
+        raise ConfigError(f"there is no export target {to!r}; allowed: {', '.join(targets())}")
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
     kind = options.filters.get("kind")
     kinds = target.kinds if kind is None else (kind,)
     root = None if options.sources is None else Path(options.sources).resolve()
     chosen = ChosenCalls(_ranks(opened, options), kinds, options.filters, root, progress)
-    write = import_module(f".formats.{target.module}", __package__).write
+    write = object_at(target.write)
     refuse_url(out)
     final = Path(os.path.abspath(out))  # "." and ".." have no name to put anything beside
     _refuse_to_replace(final, opened.path, target, options.overwrite)

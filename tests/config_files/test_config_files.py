@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from aten_dump import ConfigError, DumpConfig
 from aten_dump.cli.main import main
-from aten_dump.config_files import mindspore_keys as mindspore
-from aten_dump.config_files import msprobe_keys as msprobe
 from aten_dump.config_files import read_config_file
+from aten_dump.other_tools.mindspore import mindspore_keys as mindspore
+from aten_dump.other_tools.msprobe import msprobe_keys as msprobe
 
 PATH = {"dump_path": "dump"}
 # (key, value in config.json, the fields it sets; None: no meaning here)

@@ -22,9 +22,9 @@ from torch import nn
 from aten_dump import Call, ConfigError, DumpConfig, DumpMode, MissingDataError, RankDump, StoreError, Value, open_dump
 from aten_dump.cli.main import main
 from aten_dump.export.chosen_calls import slots_of
-from aten_dump.export.formats.to_msprobe import name_in_msprobe
 from aten_dump.export.job import Options, export_dump
-from aten_dump.export.targets import TARGETS
+from aten_dump.export.targets import targets
+from aten_dump.other_tools.msprobe.to_msprobe import name_in_msprobe
 from tests.sampling import slow_but_for
 
 from .conftest import Net, record
@@ -52,7 +52,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 # -- what holds of all
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_nothing_is_left_under_the_final_name_when_it_fails(recorded: Path, tmp_path: Path, target: str) -> None:
     calls = 0
 
@@ -70,14 +70,14 @@ def test_nothing_is_left_under_the_final_name_when_it_fails(recorded: Path, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_an_export_is_not_written_over_what_is_there(recorded: Path, tmp_path: Path, target: str) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(ConfigError, match=r"exists already.*--overwrite"):
         export_dump(recorded, target, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
     export_dump(recorded, target, tmp_path / "out", Options(overwrite=True, steps=0))
-    assert (tmp_path / "out").is_file() == TARGETS[target].is_file
+    assert (tmp_path / "out").is_file() == targets()[target].is_file
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -120,7 +120,7 @@ def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp
 
 
 def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no export target 'csv'; allowed: msprobe, hdf5"):
+    with pytest.raises(ConfigError, match=r"no export target 'csv'; allowed: msprobe, apex, npy, hdf5"):
         export_dump(recorded, "csv", tmp_path / "out")
     with pytest.raises(MissingDataError, match=r"recorded steps: 0, 1, ranks: 0"):
         export_dump(recorded, "torch", tmp_path / "out", Options(steps="7"))
@@ -131,7 +131,7 @@ def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> Non
         export_dump(recorded, "torch", tmp_path / "file" / "out")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_what_an_interrupted_dump_still_holds_is_exported(tmp_path: Path, target: str) -> None:
     dump = record(tmp_path / "dump", steps=1, data="tensor")
     shard = dump / "step0" / "rank0" / "shard-00000.safetensors"
@@ -143,7 +143,7 @@ def test_what_an_interrupted_dump_still_holds_is_exported(tmp_path: Path, target
     if target in ("msprobe", "hdf5", "npy", "torch"):
         assert done.left_out["tensors whose bytes are not in their shards: the dump was cut short"] > 0
     if target == "torch":
-        names = [(call, slot) for call, slot, value in stored(rank, TARGETS[target].kinds) if value.data.blob != lost]
+        names = [(call, slot) for call, slot, value in stored(rank, targets()[target].kinds) if value.data.blob != lost]
         assert len(names) > 10
         for call, slot in names:
             found = torch.load(tmp_path / "out" / "step0" / "rank0" / f"{call.name}.{slot}.pt")
@@ -165,7 +165,7 @@ class PackedLinear(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "uint4"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_weights_of_four_bits_are_exported(tmp_path: Path, target: str, dtype: str) -> None:
     if not hasattr(torch, dtype):
         pytest.skip(f"this torch has no {dtype}")
@@ -199,7 +199,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_exports_stream(large: Path, tmp_path: Path, target: str) -> None:
     """An export takes less memory than its largest tensor: some blocks of 8 MiB, and 8 MiB of shards."""
     export = (
-        "import re, sys, torch, h5py; from aten_dump.export.job import Options, export_dump; from aten_dump.export.formats import to_npy, to_msprobe\n"
+        "import re, sys, torch, h5py; from aten_dump.export.job import Options, export_dump; from aten_dump.other_tools.mindspore import to_npy; from aten_dump.other_tools.msprobe import to_msprobe\n"
         "high = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = high()\n"
         "export_dump(sys.argv[1], sys.argv[3], sys.argv[2], Options(filters={'kind': 'api'}))\n"
@@ -461,7 +461,7 @@ def test_the_command(recorded: Path, tmp_path: Path) -> None:
 NAMES = ("../../up", "a/b", "a_b", "a\0b", "\x1b[31m", "</script>", "=1+1", "x" * 300, "\ud800", "..")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_names_that_no_file_system_takes_are_exported(target: str, tmp_path: Path) -> None:
     with DumpMode(DumpConfig(tmp_path / "dump", data="full")) as dump:
         for number, name in enumerate(NAMES):

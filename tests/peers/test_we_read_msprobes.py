@@ -14,7 +14,7 @@ import torch
 from aten_dump import RankDump, Value, compare, open_dump
 from aten_dump.compat import PrecisionDebugger
 from tests.checkout import ROOT
-from tests.compat.test_precision_debugger import METHODS, signature
+from tests.other_tools.msprobe.test_precision_debugger import METHODS, signature
 
 SCRIPT = """
 import sys

@@ -22,9 +22,10 @@ from typing import Any, Final
 import torch
 
 from ...errors import ConfigError, ReplayError
+from ...references.fused_op import FusedOp
 from ...store.op_names import read_op_name
 from ...torch_names import OpOverload, has_kernel
-from ..fused_ops.schemas import FusedOp, fused_ops
+from ..composed_ops import fused_ops
 from ..given_device import why_no_op
 
 COMPUTING_NAMESPACES: Final = frozenset(

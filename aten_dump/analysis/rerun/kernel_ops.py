@@ -20,9 +20,9 @@ import torch
 
 from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
+from ...references.fused_op import FusedOp
 from ...torch_names import DTYPES, has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
-from ..fused_ops.schemas import FusedOp
 from .allowed_ops import allowed_op
 from .argument_checks import check_arguments
 from .shared_memory import wide

@@ -10,12 +10,13 @@ import click
 from ...config import Selection
 from ...dump.call_filter import Wanted
 from ...export.job import Options, export_dump
-from ...export.targets import TARGETS
+from ...export.targets import targets
 from ..console import count_progress, echo
 from ..formats import format_option, print_record
 from ..options import dump_argument, filter_options, open_all
 
-_TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in TARGETS.items())
+_TARGETS = targets()
+_TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in _TARGETS.items())
 
 
 @click.command(
@@ -37,7 +38,7 @@ Examples
 """,
 )
 @dump_argument
-@click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
+@click.option("--to", type=click.Choice(list(_TARGETS)), required=True, help="Format to write.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="File or folder to write.")
 @click.option("--step", "steps", default="all", show_default=True, help="Steps to export: 3, '0|5-8'.")
 @click.option("--rank", "ranks", default="all", show_default=True, help="Ranks to export: 0, '0|4-7'.")

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from aten_dump import ConfigError
 from aten_dump.cli.commands.export import command
 from aten_dump.cli.main import main
-from aten_dump.export.targets import TARGETS
+from aten_dump.export.targets import targets
 from tests.export.made import small_step
 
 
@@ -66,9 +66,9 @@ def test_what_is_there_is_replaced_only_when_told(tmp_path: Path) -> None:
 
 def test_the_targets_are_those_of_the_table(tmp_path: Path) -> None:
     result = run(tmp_path, "--to", "csv", "--out", tmp_path / "out")
-    assert result.exit_code == 2 and all(name in result.stderr for name in TARGETS)
+    assert result.exit_code == 2 and all(name in result.stderr for name in targets())
     help_text = run("--help").stdout
-    assert all(f"{name:<12} {target.says[:20]}" in help_text for name, target in TARGETS.items())
+    assert all(f"{name:<12} {target.says[:20]}" in help_text for name, target in targets().items())
     assert "Missing option" in run(tmp_path, "--to", "torch").stderr
 
 
@@ -116,5 +116,5 @@ def test_it_says_that_there_are_no_such_sources(tmp_path: Path) -> None:
 
 def test_its_help_lays_the_targets_out_under_each_other() -> None:
     lines = run("--help").stdout.splitlines()
-    assert {f"    {name:<12} {target.says}" for name, target in TARGETS.items()} <= set(lines)
+    assert {f"    {name:<12} {target.says}" for name, target in targets().items()} <= set(lines)
     assert "  Targets" in lines and "  Examples" in lines

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch_npu
 from torch import Tensor
 
-from aten_dump.analysis.fused_ops.schemas import fused_ops
+from aten_dump.analysis.composed_ops import fused_ops
 
 Case = tuple[Callable[..., Any], Callable[..., Any], list[Tensor]]
 
