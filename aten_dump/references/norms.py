@@ -58,12 +58,7 @@ def batch_norm(
 
 
 def batch_norm_backward(
-    x: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    *kept: Any,
+    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None, running_var: Tensor | None, *kept: Any
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias. cuDNN runs in training alone."""
     mean, inverse_deviation, epsilon = kept[:3]

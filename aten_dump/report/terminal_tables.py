@@ -148,9 +148,7 @@ def saved_by_call(saved: SavedForBackward, limit: int | None) -> Table:
 def offload_by_module(saved: SavedForBackward, depth: int | None, limit: int | None) -> Table:
     """Return what keeping the saved tensors of modules elsewhere would free and move."""
     table = Table(
-        names("module"),
-        *map(numbers, ("frees", "moves out", "and back", "for nothing")),
-        title="offload by module",
+        names("module"), *map(numbers, ("frees", "moves out", "and back", "for nothing")), title="offload by module"
     )
     for one in islice(saved.offload(depth), limit):
         moved = format_bytes(one.moved_bytes)

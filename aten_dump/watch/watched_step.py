@@ -222,10 +222,7 @@ class WatchedStep:
     def _measure(self, name: str, parameter: torch.Tensor, rate: float) -> None:
         self._stepped.add(id(parameter))
         parts = self._watched.parts
-        for part, kind, tensor in (
-            ("parameters", "parameter", parameter),
-            ("gradients", "gradient", parameter.grad),
-        ):
+        for part, kind, tensor in (("parameters", "parameter", parameter), ("gradients", "gradient", parameter.grad)):
             found = None if tensor is None or part not in parts else _elements(tensor)
             if found is not None and tensor is not None:
                 self._measured.add(Key(kind, name), found, tensor.numel(), rate)

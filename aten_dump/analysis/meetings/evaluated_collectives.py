@@ -26,14 +26,7 @@ from ...errors import AtenDumpError, ReplayError
 from ..distance.element_chunks import plain
 from ..evidence.findings import Key, Part
 from ..rerun.rounding_error import LocalError, Rounding, measure, measure_exact
-from .collective_reference import (
-    Asked,
-    Gathering,
-    brings_all_the_same,
-    input_splits_of,
-    name_of,
-    reduction_of,
-)
+from .collective_reference import Asked, Gathering, brings_all_the_same, input_splits_of, name_of, reduction_of
 from .meeting_points import Attendance, attendance_of, group_of, is_message, ranks_of, root_of
 
 _MOST_ELEMENTS: Final = 1 << 26  # that one rank sends

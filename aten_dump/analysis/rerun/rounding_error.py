@@ -181,11 +181,7 @@ class _Judged:
 
 
 def measure(
-    slot: str,
-    recorded: torch.Tensor,
-    native: torch.Tensor | None,
-    reference: torch.Tensor,
-    rounding: Rounding,
+    slot: str, recorded: torch.Tensor, native: torch.Tensor | None, reference: torch.Tensor, rounding: Rounding
 ) -> LocalError:
     """Judge one floating result.
 

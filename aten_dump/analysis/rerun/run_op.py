@@ -158,11 +158,7 @@ def check_call(op: Any, call: Call) -> None:
         check_arguments(op, args, kwargs)
 
 
-def run_on(
-    call: Call,
-    find: Callable[[Value], torch.Tensor],
-    numbers: Mapping[float, float] | None = None,
-) -> Run:
+def run_on(call: Call, find: Callable[[Value], torch.Tensor], numbers: Mapping[float, float] | None = None) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
 
     Args:

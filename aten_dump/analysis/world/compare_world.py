@@ -51,10 +51,7 @@ class WorldBefore:
 
 def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence, WorldBefore]:
     """Compare one step, all ranks of each side; return what was found, and what the step leaves to the next one."""
-    sides = (
-        Side(open_dump(task.target).step(task.steps[0])),
-        Side(open_dump(task.baseline).step(task.steps[1])),
-    )
+    sides = (Side(open_dump(task.target).step(task.steps[0])), Side(open_dump(task.baseline).step(task.steps[1])))
     carried, matched, more = _evaluate(sides, before)
     evaluations = sides[0].evaluation, sides[1].evaluation
     sources = Sources(target=[], baseline=carried.unknown)

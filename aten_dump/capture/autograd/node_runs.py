@@ -64,12 +64,7 @@ class NodeRuns(Runs):
     """The runs of the tagged nodes of one step."""
 
     def __init__(
-        self,
-        config: DumpConfig,
-        step: Step,
-        values: ValueIds,
-        modes: Modes,
-        reached: Callable[[dict[int, int]], None],
+        self, config: DumpConfig, step: Step, values: ValueIds, modes: Modes, reached: Callable[[dict[int, int]], None]
     ) -> None:
         """Begin a step.
 

@@ -14,13 +14,7 @@ from ..naming.call_name import CallName
 from ..step.open_calls import OpenCall
 from ..step.program_frames import program_frame
 from ..step.threads import Threads, ThreadState
-from ..torch_internals.engine import (
-    ACCUMULATE_GRAD,
-    asked_for_graph,
-    current_graph_task_id,
-    is_grad_enabled,
-    runs_hook,
-)
+from ..torch_internals.engine import ACCUMULATE_GRAD, asked_for_graph, current_graph_task_id, is_grad_enabled, runs_hook
 from .sequence_claims import SequenceClaims
 
 Gradients = tuple["torch.Tensor | None", ...]

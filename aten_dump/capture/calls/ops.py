@@ -170,18 +170,7 @@ class Ops:
 class PendingOp(Place):
     """An op under way that writes nothing."""
 
-    __slots__ = (
-        "args",
-        "before",
-        "entry",
-        "id",
-        "kwargs",
-        "n",
-        "ops",
-        "recorded",
-        "start_ns",
-        "thread",
-    )
+    __slots__ = ("args", "before", "entry", "id", "kwargs", "n", "ops", "recorded", "start_ns", "thread")
 
     args: list[Tree]  # set where the call is to be recorded
 

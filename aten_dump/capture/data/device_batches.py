@@ -24,13 +24,7 @@ from .flushing import Flushable
 from .host_memory import as_array, host_tensor
 from .statistics.fused_results import FusedResults, current_stream
 from .statistics.joined_results import JoinedResults
-from .statistics.on_device import (
-    FLOATS,
-    FUSED,
-    INTS,
-    Reduced,
-    reduce_tensor,
-)
+from .statistics.on_device import FLOATS, FUSED, INTS, Reduced, reduce_tensor
 
 BATCH_VALUES: Final = 512
 BATCH_BYTES: Final = 4 << 20  # of results: a value of a gigabyte has some 40 KB of Triton's, or half a megabyte

@@ -230,12 +230,7 @@ class Keeper:
         self._keep_elements(tensor, state, value, not self.marks[value] & _BITS and covers(tensor))
 
     def _keep_elements(
-        self,
-        tensor: torch.Tensor,
-        state: StorageState,
-        value: int,
-        is_dense: bool,
-        elements: Elements | None = None,
+        self, tensor: torch.Tensor, state: StorageState, value: int, is_dense: bool, elements: Elements | None = None
     ) -> None:
         """Keep a tensor; `is_dense` if its elements are all of a piece of memory, with no bits to be applied, and
         `elements` if it is known where they are.

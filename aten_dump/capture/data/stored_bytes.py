@@ -54,12 +54,7 @@ class StoredBytes:
             self._emit(Data(DATA, value, found, start, STRIDED))
 
     def keep(
-        self,
-        tensor: torch.Tensor,
-        state: StorageState,
-        value: int,
-        wants_hash: bool,
-        elements: Elements | None = None,
+        self, tensor: torch.Tensor, state: StorageState, value: int, wants_hash: bool, elements: Elements | None = None
     ) -> bool:
         """Store the bytes of a value.
 

@@ -37,11 +37,7 @@ class Interception:
     """
 
     def __init__(
-        self,
-        modes: Modes,
-        traced: Sequence[Interceptor],
-        others: Sequence[Interceptor],
-        lasting: Sequence[Interceptor],
+        self, modes: Modes, traced: Sequence[Interceptor], others: Sequence[Interceptor], lasting: Sequence[Interceptor]
     ) -> None:
         self.modes = modes
         self._traced = traced

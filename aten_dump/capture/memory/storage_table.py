@@ -41,11 +41,7 @@ class StorageTable:
 
     __slots__ = ("_announce", "_count", "_purge_at", "_shared", "seen_bytes", "states")
 
-    def __init__(
-        self,
-        announce: Callable[[StorageState, torch.device], None],
-        tell_shared: _Tell,
-    ) -> None:
+    def __init__(self, announce: Callable[[StorageState, torch.device], None], tell_shared: _Tell) -> None:
         """Begin a step.
 
         Args:

@@ -35,12 +35,7 @@ from .open_calls import OpenCall
 _SENDS: Final = "c10d::send"
 # They have ended when they return.
 _NEVER_WAITED_FOR: Final = frozenset(
-    (
-        "c10d::monitored_barrier_",
-        "_c10d_functional::isend",
-        "_c10d_functional::_wrap_tensor_autograd",
-        WAIT_TENSOR,
-    )
+    ("c10d::monitored_barrier_", "_c10d_functional::isend", "_c10d_functional::_wrap_tensor_autograd", WAIT_TENSOR)
 )
 
 

@@ -32,10 +32,7 @@ CODE_CACHE: Final = "torch._inductor.codecache"  # has the modules of generated 
 LOWERING: Final = "torch._inductor.graph"
 _IR: Final = "torch._inductor.ir"
 _CPP: Final = "torch._inductor.codegen.cpp"
-_CACHES: Final = (
-    ("torch._inductor.config", "fx_graph_cache"),
-    ("torch._functorch.config", "enable_autograd_cache"),
-)
+_CACHES: Final = (("torch._inductor.config", "fx_graph_cache"), ("torch._functorch.config", "enable_autograd_cache"))
 _SYMBOL: Final = re.compile(r"[A-Za-z_]\w*")
 _IN_OUT: Final = "in_out"
 _NAME: Final = "Placeholder.KERNEL_NAME"  # in the source of a kernel that has no name yet

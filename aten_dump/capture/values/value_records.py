@@ -7,17 +7,7 @@ from typing import Any
 
 import torch
 
-from ...store.records import (
-    CONJUGATE,
-    NEGATIVE,
-    OPAQUE,
-    REQUIRES_GRAD,
-    STORAGE,
-    TREE_VALUE,
-    UNDEFINED,
-    VALUE,
-    Value,
-)
+from ...store.records import CONJUGATE, NEGATIVE, OPAQUE, REQUIRES_GRAD, STORAGE, TREE_VALUE, UNDEFINED, VALUE, Value
 from ...store.sink import Emit
 from ..devices import private_shape
 from ..memory.dtypes import dtype_name

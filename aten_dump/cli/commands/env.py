@@ -19,17 +19,7 @@ from ...variables import variables_that_matter
 from ..console import echo, print_lines
 from ..formats import format_option, print_record
 
-_PACKAGES: Final = (
-    "torch_npu",
-    "numpy",
-    "safetensors",
-    "msgpack",
-    "xxhash",
-    "click",
-    "rich",
-    "triton",
-    "pyarrow",
-)
+_PACKAGES: Final = ("torch_npu", "numpy", "safetensors", "msgpack", "xxhash", "click", "rich", "triton", "pyarrow")
 
 
 @click.command("env")

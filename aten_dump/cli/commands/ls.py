@@ -36,9 +36,7 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
     help="Read the indexes: calls by kind, notes, what is missing.  [default: when they are under 64 MiB in all]",
 )
 @click.option(
-    "--live",
-    is_flag=True,
-    help="For a run that hangs, or may: what `aten-dump hang` prints, with its exit code.",
+    "--live", is_flag=True, help="For a run that hangs, or may: what `aten-dump hang` prints, with its exit code."
 )
 @format_option("Tables, or one object as docs/json/ls.schema.json has it; with --live that of hang.")
 def command(dump: Path, details: bool | None, live: bool, form: str) -> None:

@@ -30,13 +30,7 @@ _UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does no
 @format_option("Tables, or one object as docs/json/saved.schema.json has it.")
 @limit_option(30, "rows of a table")
 def command(
-    dump: Path,
-    step: int | None,
-    rank: int | None,
-    depth: int | None,
-    offload: bool,
-    form: str,
-    limit: int | None,
+    dump: Path, step: int | None, rank: int | None, depth: int | None, offload: bool, form: str, limit: int | None
 ) -> None:
     """Print the memory that forward calls keep alive for backward, by call and by module.
 

@@ -24,13 +24,7 @@ _TABLES: Final = frozenset((TEXT, OP, FRAME, STACK, MODE))  # they say nothing b
 class Steps:
     """Takes what is said of a rank's steps, in the order in which it was said."""
 
-    def __init__(
-        self,
-        root: Path,
-        rank: int,
-        settings: WriterSettings,
-        release: Callable[[list[Chunk]], None],
-    ) -> None:
+    def __init__(self, root: Path, rank: int, settings: WriterSettings, release: Callable[[list[Chunk]], None]) -> None:
         """Prepare the folder, and lock the rank in it.
 
         Args:
