@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from ...patterns import is_of_library
 from ...store import records as r
 from ...store.sink import Sink
 from .held_bytes import HeldBytes
 from .held_call import HeldCall
-from .held_tables import HeldTables
 from .held_values import HeldValues
 from .step_file import HeldPacks, StepFile
 
@@ -198,3 +198,91 @@ class HeldStep:
         """Return which written calls' callers are still under way: their Call records come when they end."""
         for record in [record for record in self._opens.values() if record.id < self._file.last_id]:
             self._file.emit(self._opens.pop(record.id))
+
+
+class WholeStep(HeldStep):
+    """The records of one step, all of whose calls are written: those that the ring forgets without bytes."""
+
+    def __init__(
+        self, header: r.Header, before: int, held_bytes: HeldBytes, sink: Sink, statistics: tuple[str, ...]
+    ) -> None:
+        super().__init__(header, before, held_bytes, sink, statistics)
+        self._file.leave_bytes()
+
+    def end(self, seconds: dict[str, float], is_dropped: bool = False) -> None:
+        if self.calls or not is_dropped:
+            self._write_bare(len(self.calls))
+        super().end(seconds, is_dropped)
+
+    def drop_oldest(self) -> None:
+        self._write_bare(1)
+
+    def write(self, first: int, last: int, note: r.Note) -> None:
+        self._write_bare(sum(held.position < first for held in self.calls))
+        super().write(first, last, note)
+
+    def is_around_written(self, call: r.Call) -> bool:
+        return False
+
+    def _write_bare(self, count: int) -> None:
+        """Write the oldest calls without bytes."""
+        self.open(())
+        for _ in range(count):
+            held = self.calls.popleft()
+            self._write_call(held, with_bytes=False)
+            self.values.drop(held.values)
+        self._write_opens()
+
+
+class HeldTables:
+    """The tables and notes of one step, in order, until its files begin."""
+
+    def __init__(self) -> None:
+        self._tables: list[tuple[Any, ...]] = []
+        self._notes: list[r.Note] = []
+        self._ops: dict[int, r.Op] = {}
+        self._texts: dict[int, str] = {}
+        self._places: dict[tuple[int, int], Any] = {}  # frames and stacks, by kind and id
+
+    def learn(self, record: Any) -> None:
+        """Take a Text, Op, Frame or Stack record, to be asked about later."""
+        if record.kind == r.OP:
+            self._ops[record.id] = record
+        elif record.kind == r.TEXT:
+            self._texts[record.id] = record.text
+        else:
+            self._places[record.kind, record.id] = record
+
+    def hold(self, record: Any) -> None:
+        """Hold a record until the files begin."""
+        (self._notes if record.kind == r.NOTE else self._tables).append(record)
+
+    def release(self) -> list[tuple[Any, ...]]:
+        """Return what was held, tables first, and hold it no more."""
+        held: list[tuple[Any, ...]] = [*self._tables, *self._notes]
+        self._tables, self._notes = [], []
+        return held
+
+    def op(self, number: int) -> r.Op:
+        """Return an op by its id."""
+        return self._ops[number]
+
+    def text(self, number: int) -> str:
+        """Return an interned text; empty for none."""
+        return self._texts.get(number, "")
+
+    def source(self, stack: int) -> str:
+        """Return the innermost line that is not torch's, and the user's that it came from; empty for none."""
+        lines: list[str] = []
+        while stack:
+            one = self._places[r.STACK, stack]
+            frame = self._places[r.FRAME, one.frame]
+            file = self.text(frame.file)
+            if frame.user or (not lines and is_of_library(file)):
+                lines.append(f"{file}:{frame.line} in {self.text(frame.function)}")
+            stack = 0 if frame.user else one.parent
+        return ", from ".join(lines)
+
+    def has_op(self, op: str) -> bool:
+        """Return True if there is an op of this name."""
+        return any(one.op == op for one in self._ops.values())

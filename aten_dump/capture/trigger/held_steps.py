@@ -10,9 +10,8 @@ from ...store import records as r
 from ...store.sink import Sink
 from .held_bytes import HeldBytes
 from .held_call import HeldCall
-from .held_step import HeldStep
+from .held_step import HeldStep, WholeStep
 from .rank_signals import Signal
-from .whole_step import WholeStep
 from .windows import Window, why_written
 
 HISTORY: Final = 100_000  # calls that one of several ranks holds for the sake of the others

@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,10 +30,13 @@ from typing import Final
 from ...errors import FormatError, StoreError
 from ...store.control.control_files import read_message
 from ...store.regular_files import let_go, open_subfolder, replace_inside
+from ...store.threads.bell import Bell
+from ...store.threads.bounded_thread import BoundedThread
 
 FOLDER: Final = "triggers"
 _NAME: Final = re.compile(r"step\d+-rank(\d+)-(\d+)\.json")  # the last is when it was written
 _IMPORTED_NS: Final = time.time_ns()
+_POLL_SECONDS: Final = 0.5
 _entered: Final[set[Path]] = set()  # folders that this process has had signals in before
 
 
@@ -136,3 +139,40 @@ def _process_began_ns() -> int:
     except (OSError, AttributeError, ValueError, IndexError):
         return _IMPORTED_NS
     return min(_IMPORTED_NS, time.time_ns() - int(seconds_ago * 1e9))
+
+
+class SignalListener:
+    """Looks for signals of other ranks now and then, and hands them on."""
+
+    def __init__(self, signals: RankSignals, rank: int, heard: Callable[[list[Signal]], None]) -> None:
+        self._signals = signals
+        self._heard = heard
+        self._closing = False
+        self._wake = Bell()
+        self._thread = BoundedThread(self._run, f"aten_dump-trigger-{rank}")
+        self._thread.start()
+
+    def raise_error(self) -> None:
+        """Raise what has ended the thread, if it was an error.
+
+        Raises:
+            StoreError: what was heard could not be read or written.
+        """
+        self._thread.raise_error()
+
+    def close(self) -> None:
+        """End the thread.
+
+        Raises:
+            StoreError: it writes what was heard, and the disk hangs; or it has ended by an error.
+        """
+        self._closing = True
+        self._wake.ring()
+        self._thread.wait(lambda: "what other ranks have asked for is")
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait(_POLL_SECONDS)
+            found = [] if self._closing else self._signals.read()
+            if found:
+                self._heard(found)

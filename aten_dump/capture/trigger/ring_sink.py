@@ -40,8 +40,7 @@ from .held_bytes import HeldBytes
 from .held_call import HeldCall
 from .held_step import HeldStep
 from .held_steps import HeldSteps
-from .rank_signals import RankSignals, Signal
-from .signal_listener import SignalListener
+from .rank_signals import RankSignals, Signal, SignalListener
 from .windows import Quota, why_written
 
 _MOST_JOBS: Final = 64

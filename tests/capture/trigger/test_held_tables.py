@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aten_dump.capture.trigger.held_tables import HeldTables
+from aten_dump.capture.trigger.held_step import HeldTables
 from aten_dump.store import records as r
 
 TEXT, OTHER = r.Text(r.TEXT, 1, "fc"), r.Text(r.TEXT, 2, "conv")

@@ -13,16 +13,15 @@ from pathlib import Path
 import pytest
 
 from aten_dump import StoreError
-from aten_dump.capture.trigger import rank_signals, signal_listener
-from aten_dump.capture.trigger.rank_signals import FOLDER, RankSignals, Signal
-from aten_dump.capture.trigger.signal_listener import SignalListener
+from aten_dump.capture.trigger import rank_signals
+from aten_dump.capture.trigger.rank_signals import FOLDER, RankSignals, Signal, SignalListener
 from tests.checkout import ROOT
 
 SIGNAL = Signal(rank=1, step=4, position=9, call=12, why="aten::log made NaN")
 
 
 def test_a_listener_hears_each_signal_of_others_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal_listener, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(rank_signals, "_POLL_SECONDS", 0.01)
     heard: list[Signal] = []
     came = threading.Event()
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aten_dump.capture.trigger.rank_signals import RankSignals, Signal
-from aten_dump.capture.trigger.signal_listener import SignalListener
+from aten_dump.capture.trigger.rank_signals import RankSignals, Signal, SignalListener
 from aten_dump.errors import StoreError
 
 
