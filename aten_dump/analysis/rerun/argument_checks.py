@@ -10,7 +10,7 @@ Theory of operation
     forward gave them, and reads beyond them where a dump says otherwise. For these ops, which were found by giving
     those of op_db wrong shapes in processes of their own, the shapes are held against each other before they run.
 
-    A process of its own with limits on memory and time would not do: of the wrong arguments in its tests that torch lets
+    A child process with limits on memory and time would not do: of the wrong arguments in its tests that torch lets
     through, most run to the end, having read memory that is not theirs, or written there.
 """
 
