@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from aten_dump import DumpConfig, DumpMode
 from aten_dump.analysis import composed_ops
 from aten_dump.cli.main import main
 from aten_dump.extensions import BUILT_IN, CONFIGS, EXPORTS, READERS, REFERENCES, extensions
+from tests import forked
 from tests.checkout import ROOT
 
 if sys.version_info >= (3, 11):
@@ -112,15 +111,17 @@ def test_a_target_is_one_of_export(site: Path, tmp_path: Path) -> None:
     """In a process of its own: a command knows of the targets that were there as it was imported."""
     with DumpMode(DumpConfig(tmp_path / "dump", data="full")):
         torch.ones(2).exp()
-    code = "import sys; from tests.test_extensions import run; print(run('export', *sys.argv[1:], '--help').output)"
-    code += "; sys.exit(run('export', *sys.argv[1:]).exit_code)"
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    code = f"""
+import sys
+sys.path.insert(0, {str(site)!r})
+from tests.test_extensions import run
+print(run("export", *sys.argv[1:], "--help").output)
+sys.exit(run("export", *sys.argv[1:]).exit_code)
+"""
     arguments = [str(tmp_path / "dump"), "--to", "acme", "--out", str(tmp_path / "names.json")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, timeout=240, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "Aten.exp.0.forward" in json.loads((tmp_path / "names.json").read_text()), done
-    assert re.search(r"^ +acme +the names of the calls as JSON$", done.stdout, re.M)
+    ended = forked.run(["-c", code, *arguments], tmp_path / "said.txt")
+    assert ended.code == 0 and "Aten.exp.0.forward" in json.loads((tmp_path / "names.json").read_text()), ended.said
+    assert re.search(r"^ +acme +the names of the calls as JSON$", ended.said, re.M)
 
 
 @pytest.mark.parametrize("group", [READERS, CONFIGS, EXPORTS, REFERENCES])
