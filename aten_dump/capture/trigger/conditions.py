@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -19,9 +20,10 @@ from ...store.op_names import LIFT_FRESH, is_collective, is_workspace, read_inpu
 from ...store.records import PHASES, TREE_COMPLEX, Call, Op, Tree
 from ..values.encoded_trees import entries, values_in
 from .held_call import HeldCall
+from .held_step import HeldStep
 from .held_values import Stats
 from .measured.extremes import Extremes, ExtremesOfValues
-from .measured.overflow_registers import FoundSet
+from .measured.overflow_registers import FoundSet, OverflowRegisters
 
 _Strange = list[tuple[int, Extremes]]  # storage, and what is to be noted of a value on it
 
@@ -39,37 +41,51 @@ class Cause(NamedTuple):
     kind: Hashable = None  # what counts as the same cause when it comes again; None: it never does
 
 
-class Known(Protocol):
+@dataclass(frozen=True, slots=True)
+class Known:
     """What is known of the values of a step."""
+
+    step: HeldStep
+    all_extremes: ExtremesOfValues | None
+    registers: OverflowRegisters | None
 
     @property
     def has_extremes(self) -> bool:
         """Whether the extremes of any value are notable."""
+        return self.all_extremes is not None and self.all_extremes.has_notable
 
     @property
     def has_undefined(self) -> bool:
         """Whether a value is memory that nothing had written."""
+        return self.step.values.has_undefined
 
     def is_undefined(self, value: int) -> bool:
         """Return True if a value is."""
+        return self.step.values.is_undefined(value)
 
     def extremes(self, value: int) -> Extremes | None:
         """Return the extremes of a value, where they are notable."""
+        return None if self.all_extremes is None else self.all_extremes.get(value)
 
     def stats(self, value: int) -> Stats | None:
         """Return the statistics of a value by name."""
+        return self.step.values.stats(value)
 
     def awaits_stats(self, value: int) -> bool:
         """Return True if the statistics of a value may still come."""
+        return self.step.values.awaits_stats(value)
 
     def storage(self, value: int) -> int:
         """Return the storage of a value; a negative number of its own where it has none."""
+        return self.step.values.storage(value)
 
     def register_set(self, call: HeldCall) -> FoundSet | None:
         """Return which device's overflow register was set after this call, and not before."""
+        return None if self.registers is None else self.registers.found_at(call.position)
 
     def text(self, number: int) -> str:
         """Return an interned text."""
+        return self.step.tables.text(number)
 
 
 class Trigger(Protocol):

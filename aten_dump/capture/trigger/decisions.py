@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from ..memory.storages import StorageState
-from .conditions import Cause, Trigger
+from .conditions import Cause, Known, Trigger
 from .held_call import HeldCall
 from .held_step import HeldStep
-from .held_values import Stats
-from .measured.extremes import Extremes, ExtremesOfValues
-from .measured.overflow_registers import FoundSet, OverflowRegisters
+from .measured.overflow_registers import OverflowRegisters
 
 _MOST_UNDECIDED: Final = 4096  # calls whose statistics have not come; the oldest is then decided without
 Decided = tuple[HeldCall, Cause]
@@ -40,14 +37,14 @@ class Decisions:
         self._measured = [one for one in (self._extremes, self._registers) if one is not None]
         self._undecided: deque[HeldCall] = deque()
         self._step: HeldStep
-        self._known: _Known
+        self._known: Known
         self._facts = 0  # statistics that were known when undecided calls were looked through last
         self._copied_bytes = 0  # when the extremes were collected last
 
     def begin_step(self, step: HeldStep) -> None:
         """Begin a step."""
         self._step = step
-        self._known = _Known(step, self._extremes, self._registers)
+        self._known = Known(step, self._extremes, self._registers)
         self._trigger.begin_step()
         for one in self._measured:
             one.begin_step()
@@ -120,41 +117,3 @@ class Decisions:
         cause = self._trigger(call, self._step.tables.op(call.record.op), self._known)
         if cause is not None:
             yield call, cause
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of the values of a step; see `conditions.Known`."""
-
-    step: HeldStep
-    all_extremes: ExtremesOfValues | None
-    registers: OverflowRegisters | None
-
-    @property
-    def has_extremes(self) -> bool:
-        return self.all_extremes is not None and self.all_extremes.has_notable
-
-    @property
-    def has_undefined(self) -> bool:
-        return self.step.values.has_undefined
-
-    def is_undefined(self, value: int) -> bool:
-        return self.step.values.is_undefined(value)
-
-    def extremes(self, value: int) -> Extremes | None:
-        return None if self.all_extremes is None else self.all_extremes.get(value)
-
-    def stats(self, value: int) -> Stats | None:
-        return self.step.values.stats(value)
-
-    def awaits_stats(self, value: int) -> bool:
-        return self.step.values.awaits_stats(value)
-
-    def storage(self, value: int) -> int:
-        return self.step.values.storage(value)
-
-    def register_set(self, call: HeldCall) -> FoundSet | None:
-        return None if self.registers is None else self.registers.found_at(call.position)
-
-    def text(self, number: int) -> str:
-        return self.step.tables.text(number)
