@@ -22,7 +22,7 @@ from ...dump.foreign.made_index import MadeCall, MadeIndex, MadeTensor
 from ...dump.foreign.tensor_files import is_folder, loader, open_table
 from ...errors import FormatError
 from ...store import records
-from .tables import COLUMNS, HEADING
+from .table_names import COLUMNS, HEADING
 
 _FILE: Final = re.compile(
     r"(?P<type>[^.]+)\.(?P<name>.+)\.(?P<task>\d+)\.(?P<stream>\d+)\.(?P<time>\d+)\.(?P<io>input|output)\.(?P<slot>\d+)"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...config_files.translation import OtherConfig, Translation, no_meaning, numbers, path_field, pattern
 from ...errors import ConfigError
-from .tables import COLUMNS
+from .table_names import COLUMNS
 
 _AROUND: Final = "MS_DIAGNOSTIC_DATA_PATH"  # where MindSpore makes the directory of a dump without a path
 _DATA: Final = {"tensor": "tensor", "statistic": "statistic", "full": "full"}

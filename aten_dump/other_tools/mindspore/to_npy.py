@@ -24,7 +24,7 @@ from ...export.values.arrays import as_array
 from ...export.values.linked_files import TensorFiles
 from ...export.values.numbers_of_values import StatisticsOf
 from ...plain_text import CsvRows
-from .tables import COLUMNS, HEADING
+from .table_names import COLUMNS, HEADING
 
 NET: Final = "Net"
 _FACTS: Final = (

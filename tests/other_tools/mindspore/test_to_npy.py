@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aten_dump import ConfigError, DumpConfig, DumpMode, Value, open_dump
 from aten_dump.cli.main import main
-from aten_dump.other_tools.mindspore.tables import COLUMNS
+from aten_dump.other_tools.mindspore.table_names import COLUMNS
 from aten_dump.other_tools.mindspore.to_npy import dtype_in_mindspore, full_name, numbered, write
 from tests.dump.building import START_NS, Builder, value
 from tests.export.made import Y, chosen, small_step
