@@ -19,6 +19,8 @@ from typing import Any, Final, TextIO
 # of surrogate pairs, which no encoding can write.
 _UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a cell for a formula
+_NUMBERS: Final = frozenset({int, float})
+_MOST_TEXTS: Final = 1 << 14
 _HIDDEN: Final = "***"
 _NAME: Final = r"(?:key(?!word|board)|token(?!iz)|secret|passw|passphrase|pwd|credential|authorization)"
 _SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
@@ -61,10 +63,21 @@ class CsvRows:
 
     def __init__(self, file: TextIO) -> None:
         self._writer = csv.writer(file, lineterminator="\n")
+        self._texts: dict[str, str] = {}  # cells by what they hold: names of calls come again with each step
 
     def write(self, row: Iterable[Any]) -> None:
         """Write a row, each cell as `cell` has it."""
-        self._writer.writerow([cell(found) for found in row])
+        self._writer.writerow([found if type(found) in _NUMBERS else self._cell(found) for found in row])
+
+    def _cell(self, found: Any) -> Any:
+        if type(found) is not str:
+            return cell(found)
+        shown = self._texts.get(found)
+        if shown is None:
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            shown = self._texts[found] = cell(found)
+        return shown
 
 
 def without_secrets(arguments: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ from ..store.argument_trees import items, walk
 from .argument_decoding import decode
 from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
+from .index.tables import Tables
 from .loss_scale import LossScale, loss_scales_of
 from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
@@ -43,9 +44,15 @@ class RankDump(Recording):
         <...>
     """
 
-    def anew(self) -> RankDump:
-        """Return it as it was when opened: nothing that has been read is held."""
-        return RankDump(self.directory, self.step, self.rank, self.source.verify)
+    def anew(self, like: Tables | None = None) -> RankDump:
+        """Return it as it was when opened: nothing that has been read is held.
+
+        Args:
+            like: tables of another step or rank, which save time where this one says the same.
+        """
+        fresh = RankDump(self.directory, self.step, self.rank, self.source.verify)
+        fresh.source.like = like
+        return fresh
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle it as it was when opened: neither what has been read nor open files travel."""

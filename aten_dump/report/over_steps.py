@@ -2,7 +2,8 @@
 
 Theory of operation
     One index is held at a time, so that memory does not grow with the number of steps. Rows are made of the records
-    themselves, without a handle for each value: ten thousand steps have millions of them.
+    themselves, without a handle for each value: ten thousand steps have millions of them. What is not a number is
+    made once for all steps that say the same (`dump.index.pattern`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from ..dump import RankDump
 from ..dump.call_filter import Wanted
 from ..dump.dataframes.call_columns import ColumnType, facts
+from ..dump.index.pattern import Pattern
 from ..dump.shown.short_texts import format_number
 from ..store import records
 from ..store.argument_trees import output_slots, written_slots
@@ -24,6 +27,7 @@ from .table import Table, names, numbers, words
 _PLACE: Final = facts("step", "rank", "call", "call_id", "op", "phase", "module", "slot")
 _SHOWN: Final = ("l2norm", "mean", "max")  # whose way is shown: the first of them that was recorded
 _BAD: Final = ("nan", "posinf", "neginf")
+_NUMBERS: Final = frozenset({int, float})
 
 Row = tuple[Any, ...]
 
@@ -42,45 +46,51 @@ def rows_over_steps(ranks: Iterable[RankDump], wanted: Wanted | None, statistics
         wanted: which calls; None is all.
         statistics: their names, in the order of the columns.
     """
+    places: WeakKeyDictionary[Pattern, list[_Place]] = WeakKeyDictionary()
     for rank in ranks:
-        yield from _rows(rank, wanted, statistics)
+        tables = rank.tables
+        found = places.get(tables.pattern)
+        if found is None:
+            found = places[tables.pattern] = list(_places(rank, wanted))
+        cells = _cells(rank, statistics)
+        at = rank.step, rank.rank
+        for place, position in found:
+            yield (*at, *place, *cells[position])
 
 
-def _rows(rank: RankDump, wanted: Wanted | None, statistics: Sequence[str]) -> Iterator[Row]:
+_Place = tuple[Row, int]  # call, call_id, op, phase, module, slot of a result; the position of its statistics
+
+
+def _places(rank: RankDump, wanted: Wanted | None) -> Iterator[_Place]:
+    """Yield the results with statistics; several calls return the same value."""
     tables = rank.tables
-    cells = _Cells(rank, statistics)
     calls = tables.calls if wanted is None else (call.record for call in rank.calls.matching(wanted))
-    at, ops = (rank.step, rank.rank), {op.id: op.op for op in tables.ops.records()}
+    ops = {op.id: op.op for op in tables.ops.records()}
+    known = tables.statistics
     for call in calls:
         place: Row = ()
         for slot, value in chain(output_slots(call.outputs), written_slots(call.written) if call.written else ()):
-            found = cells[value]
-            if found is None:
-                continue
-            place = place or (
-                *at, tables.call_name(call), call.id, ops[call.op], records.PHASES[call.phase], tables.text(call.module)
-            )  # fmt: skip
-            yield (*place, slot, *found)
+            position = known.position(value)
+            if position < 0:
+                position = known.position(tables.same_as(value, records.SAME_STATISTICS, known))
+            if position >= 0:
+                place = place or (
+                    tables.call_name(call), call.id, ops[call.op], records.PHASES[call.phase], tables.text(call.module)
+                )  # fmt: skip
+                yield (*place, slot), position
 
 
-class _Cells(dict[int, Row | None]):
-    """The statistics of each value as numbers; None of one without. Several calls return the same value."""
-
-    def __init__(self, rank: RankDump, statistics: Sequence[str]) -> None:
-        super().__init__()
-        recorded = list(rank.config.get("statistics", ()))
-        self._order = [recorded.index(name) if name in recorded else None for name in statistics]
-        self._tables = rank.tables
-
-    def __missing__(self, value: int) -> Row | None:
-        known = self._tables.statistics
-        found = known.get(value)
-        if found is None:
-            found = known.get(self._tables.same_as(value, records.SAME_STATISTICS, known))
-        if found is not None:
-            found = tuple([None if at is None or at >= len(found) else _real(found[at]) for at in self._order])
-        self[value] = found
-        return found
+def _cells(rank: RankDump, statistics: Sequence[str]) -> list[Row]:
+    """Return the statistics that were recorded as numbers, in the order of the file."""
+    recorded = list(rank.config.get("statistics", ()))
+    order = [recorded.index(name) if name in recorded else None for name in statistics]
+    is_plain = recorded == list(statistics)
+    return [
+        tuple(map(float, numbers))
+        if is_plain and len(numbers) == len(order) and _NUMBERS.issuperset(map(type, numbers))
+        else tuple([None if at is None or at >= len(numbers) else _real(numbers[at]) for at in order])
+        for numbers in rank.tables.statistics.in_order()
+    ]
 
 
 def _real(number: Any) -> float | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from operator import mul
 from typing import Any, Final, NamedTuple
 
+from ..errors import FormatError
 from . import records as r
 from .shards import DTYPE_BITS
 
@@ -235,7 +236,27 @@ class RowType:
         # Fields whose type alone does not tell.
         self._inner = [(at, found.check) for at, found in enumerate(self._expected) if not found.by_type]
         self._more = _MORE.get(kind)
+        defaults = record._field_defaults  # type: ignore[attr-defined]
+        self._defaults: Row = tuple(defaults.values())
+        self._least = len(self._fields) - len(self._defaults)
         self._right: set[tuple[type, ...]] = set()  # types of rows whose other fields are right
+
+    def expect_fields(self, count: int, where: str) -> None:
+        """Raise where a record has fewer fields than it must have."""
+        if count < self._least:
+            raise FormatError(
+                f"{where} has a {self.name} record of {count} fields, it must have {self._least}; "
+                "run `aten-dump verify`"
+            )
+
+    def default(self, field: int) -> Any:
+        """Return what stands for a field that was left out; None for one that may not be."""
+        return self._defaults[field - self._least] if self._least <= field < len(self._fields) else None
+
+    def whole(self, row: Row) -> Row:
+        """Return a row with all its fields: those that were left out have their default."""
+        missing = len(self._fields) - len(row)
+        return row + self._defaults[-missing:] if missing > 0 else row
 
     def problem(self, row: Row) -> str:
         """Return what is wrong with a row, ``""`` for nothing; fields of newer versions are not looked at."""

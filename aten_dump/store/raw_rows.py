@@ -6,11 +6,15 @@ Theory of operation
     records at once, what is needed to sort and find them: kinds, ids, references, which are the integers that
     records begin with (`RawRows.columns`). A row is decoded when it is asked for; the last ones are kept.
     A short index, of which a long run has ten thousand, is decoded whole: that takes less than numpy's calls would.
+    Where its records are is then worked out only for what is odd: an error, or integers that are none.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -28,6 +32,7 @@ KEPT_ROWS: Final = 1 << 17  # decoded rows of a kind that are kept: some 100 MB 
 _FEED_BYTES: Final = 16 << 20
 _SHORT_BYTES: Final = 1 << 17  # an index that is decoded whole: some thousand records
 _TUPLE: Final = frozenset({tuple})
+_INT: Final = frozenset({int})
 _PLAIN: Final = frozenset({int, type(None)})
 
 # The integers of msgpack by their first byte: how numpy names what follows it.
@@ -62,9 +67,7 @@ class RawRows(Sequence[Row]):
     out have their default.
     """
 
-    def __init__(
-        self, data: memoryview, heads: Heads, kind: int, where: str, decoded: Sequence[Row] | None = None
-    ) -> None:
+    def __init__(self, data: memoryview, heads: Heads, kind: int, where: str) -> None:
         """Take the records of a kind.
 
         Args:
@@ -72,7 +75,6 @@ class RawRows(Sequence[Row]):
             heads: where the records are.
             kind: of the records.
             where: names the index in errors.
-            decoded: the rows, if they were decoded already; their types were not looked at.
 
         Raises:
             FormatError: a record lacks fields.
@@ -84,19 +86,8 @@ class RawRows(Sequence[Row]):
         self._kept: dict[int, Row] = {}
         self._checked = bytearray(len(heads.starts))  # 1 for rows whose types were found right
         self._type = ROW_TYPES[kind]
-        record = RECORD_TYPES[kind]
-        defaults = record._field_defaults  # type: ignore[attr-defined]
-        self._size: int = len(record._fields)  # type: ignore[attr-defined]
-        self._defaults: Row = tuple(defaults.values())
-        self._decoded = decoded
-        self._columns: dict[int, Integers] = {}  # of decoded rows
-        least = self._size - len(self._defaults)
-        found = int(self._counts.min()) if len(heads.starts) else least
-        if found < least:
-            raise FormatError(
-                f"{where} has a {record.__name__} record of {found} fields, it must have {least}; "
-                "run `aten-dump verify`"
-            )
+        if len(heads.starts):
+            self._type.expect_fields(int(self._counts.min()), where)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -124,13 +115,15 @@ class RawRows(Sequence[Row]):
         Raises:
             FormatError: a field has not the type that it must have.
         """
-        row = self._decode(at) if self._decoded is None else self._decoded[at]
-        missing = self._size - len(row)
-        if missing > 0:
-            row += self._defaults[-missing:]
+        row = self._type.whole(self._decode(at))
         if not self._checked[at]:
             self._check(at, row)
+            self._checked[at] = 1
         return row
+
+    def start_of(self, at: int) -> int:
+        """Return where in the index a record begins."""
+        return int(self._starts[at])
 
     def _decode(self, at: int) -> Row:
         try:
@@ -145,10 +138,9 @@ class RawRows(Sequence[Row]):
         problem = self._type.problem(row)
         if problem:
             raise FormatError(
-                f"{self._where} has a {self._type.name} record near byte {self._starts[at]} that is not what "
+                f"{self._where} has a {self._type.name} record near byte {self.start_of(at)} that is not what "
                 f"docs/format.md says: {problem}; it was not written by aten_dump, or a later version is needed"
             )
-        self._checked[at] = 1
 
     def columns(self, *fields: int) -> list[Integers]:
         """Read some integer fields of all rows; nil is 0. All fields before them must be integers or nil as well.
@@ -159,13 +151,10 @@ class RawRows(Sequence[Row]):
         Raises:
             FormatError: a field is not an integer.
         """
-        if self._decoded is not None and all(map(self._is_plain, range(fields[-1] + 1))):
-            return [self._columns[field] for field in fields]
         found = []
         at = self._fields
-        least = self._size - len(self._defaults)
         for field in range(fields[-1] + 1):
-            default = (self._defaults[field - least] or 0) if least <= field < self._size else 0
+            default = self._type.default(field) or 0
             lacking = np.flatnonzero(self._counts <= field)
             values, widths = _integers(self._data, at)
             values[lacking], widths[lacking] = default, 0
@@ -177,21 +166,72 @@ class RawRows(Sequence[Row]):
             at = at + widths
         return found
 
+    def column(self, field: int) -> Integers:
+        """Read one integer field of all rows; see `columns`."""
+        return self.columns(field)[0]
+
+
+class DecodedRows(RawRows):
+    """The records of one kind of a short index, which were decoded; their types were not looked at."""
+
+    def __init__(self, rows: list[Row], kind: int, where: str, raw: Callable[[], RawRows]) -> None:
+        """Take the rows.
+
+        Args:
+            rows: as they were decoded.
+            kind: of the records.
+            where: names the index in errors.
+            raw: finds the same records in the bytes.
+
+        Raises:
+            FormatError: a record lacks fields.
+        """
+        self._rows = rows
+        self._where = where
+        self._raw = raw
+        self._type = ROW_TYPES[kind]
+        self._columns: dict[int, Integers] = {}
+        self._whole: list[Row | None] = [None] * len(rows)  # whose types were found right
+        if rows:
+            self._type.expect_fields(min(map(len, rows)), where)
+
+    @property
+    def unchecked(self) -> list[Row]:
+        """The rows as they are, whatever is in them; fields at the end may lack."""
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def peek(self, at: int) -> Row:
+        row = self._whole[at]
+        if row is None:
+            row = self._type.whole(self._rows[at])
+            self._check(at, row)
+            self._whole[at] = row
+        return row
+
+    __getitem__ = peek
+
+    def start_of(self, at: int) -> int:
+        return self._raw().start_of(at)
+
+    def columns(self, *fields: int) -> list[Integers]:
+        if all(map(self._is_plain, range(fields[-1] + 1))):
+            return [self._columns[field] for field in fields]
+        return self._raw().columns(*fields)
+
     def _is_plain(self, field: int) -> bool:
-        """Return True if all decoded rows have an integer or nil in a field; keep them then."""
+        """Return True if all rows have an integer or nil in a field; keep them then."""
         if field not in self._columns:
             try:
-                numbers = [row[field] for row in self._decoded or ()]
+                numbers = [row[field] for row in self._rows]
                 if _PLAIN.issuperset(map(type, numbers)):
                     numbers = [one or 0 for one in numbers] if None in numbers else numbers
                     self._columns[field] = np.array(numbers, np.int64)
             except (IndexError, OverflowError):  # a field was left out, or takes 64 bits without a sign
                 return False
         return field in self._columns
-
-    def column(self, field: int) -> Integers:
-        """Read one integer field of all rows; see `columns`."""
-        return self.columns(field)[0]
 
 
 class MadeRows(list[Row]):
@@ -225,8 +265,23 @@ def split_records(data: bytes | memoryview, where: str) -> tuple[dict[int, RawRo
         FormatError: there are bytes that are no record.
     """
     data = memoryview(data)
-    decoded, ends = _whole_rows(data) or (None, _ends(data, where))
-    heads = _heads(data, ends)
+    decoded = _decoded_whole(data)
+    if decoded is None:
+        return _found_rows(data, where)
+    found = cache(partial(_found_rows, data, where))
+
+    def raw(kind: int) -> RawRows:
+        return found()[0][kind]
+
+    known: dict[int, RawRows] = {
+        kind: DecodedRows(decoded.pop(kind, []), kind, where, partial(raw, kind)) for kind in RECORD_TYPES
+    }
+    return known, {kind: len(rows) for kind, rows in sorted(decoded.items())}
+
+
+def _found_rows(data: memoryview, where: str) -> tuple[dict[int, RawRows], dict[int, int]]:
+    """Find the records without decoding them."""
+    heads = _heads(data, _ends(data, where))
     kinds, widths = _integers(data, heads.fields)
     wrong = np.flatnonzero((heads.counts == 0) | (widths == 0) | (kinds < 0))
     if len(wrong):
@@ -236,8 +291,7 @@ def split_records(data: bytes | memoryview, where: str) -> tuple[dict[int, RawRo
     known = {}
     for kind in RECORD_TYPES:
         chosen = np.flatnonzero(kinds == kind) if kind in counts else _NONE
-        rows = None if decoded is None else [decoded[at] for at in chosen.data]
-        known[kind] = RawRows(data, Heads(*(column[chosen] for column in heads)), kind, where, rows)
+        known[kind] = RawRows(data, Heads(*(column[chosen] for column in heads)), kind, where)
     return known, {kind: count for kind, count in counts.items() if kind not in RECORD_TYPES}
 
 
@@ -247,21 +301,27 @@ def no_record(where: str, at: int, error: Exception) -> FormatError:
     return FormatError(f"{message}: {error!r}; it was not written by aten_dump")
 
 
-def _whole_rows(data: memoryview) -> tuple[list[Row], Integers] | None:
-    """Decode all records of a short index, and return where each ends; None of a long one, or where one is odd."""
+def _decoded_whole(data: memoryview) -> dict[int, list[Row]] | None:
+    """Decode all records of a short index, by kind; None of a long one, or where one is odd."""
     if len(data) > _SHORT_BYTES:
         return None
     unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=0)
     unpacker.feed(data)
-    rows, ends = [], []
+    tell, end = unpacker.tell, 0
+    rows: dict[Any, list[Row]] = defaultdict(list)
     try:
         for row in unpacker:
-            rows.append(row)
-            ends.append(unpacker.tell())
-    except (ValueError, TypeError, msgpack.UnpackException):
+            rows[row[0]].append(row)
+            end = tell()
+        is_plain = all(_are_records(found) and kind >= 0 for kind, found in rows.items())
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException):
         return None
-    is_plain = _TUPLE.issuperset(map(type, rows)) and (ends[-1] if ends else 0) == len(data)
-    return (rows, np.array(ends, np.int64)) if is_plain else None
+    return rows if is_plain and end == len(data) else None
+
+
+def _are_records(rows: list[Row]) -> bool:
+    """Return True if all rows are tuples that begin with an int; True and 1.0 are no kind 1."""
+    return _TUPLE.issuperset(map(type, rows)) and _INT.issuperset(map(type, map(itemgetter(0), rows)))
 
 
 def _ends(data: memoryview, where: str) -> Integers:

@@ -12,6 +12,7 @@ import click
 from ...dump import Call, Dump, RankDump, open_dump
 from ...dump.call_filter import Wanted
 from ...dump.dataframes.call_columns import ColumnType
+from ...dump.known_tables import KnownTables
 from ...errors import AtenDumpError, MissingDataError
 from ...export.chosen_calls import require
 from ...export.formats.to_parquet import ParquetFile
@@ -109,9 +110,10 @@ class _Reading:
         self._is_said = False
 
     def __iter__(self) -> Iterator[RankDump]:
-        """Read one index after the other; none is held afterwards."""
+        """Read one index after the other; but for what the next ones may say too, none is held afterwards."""
+        known = KnownTables()
         for at, rank in enumerate(with_progress("reading", self.ranks)):
-            fresh = rank.anew()
+            fresh = known.anew(rank)
             if at == len(self._read):
                 self._read.append(_Read(rank.step, rank.rank, fresh.lacks))
             yield fresh

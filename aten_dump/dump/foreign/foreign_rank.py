@@ -123,7 +123,7 @@ class ForeignRank(RankDump):
         """Return a command to paste, but for the dump: how deep in it a folder lies differs from tool to tool."""
         return command_line(name, "DUMP", *arguments, step=self.step, rank=self.rank)
 
-    def anew(self) -> ForeignRank:
+    def anew(self, like: Tables | None = None) -> ForeignRank:
         """Return it as it was when opened."""
         return ForeignRank(self._read, self.directory, self.step, self.rank, self._world_size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,12 @@ class CallTable:
         self._in_order = order
         self._order = order.data
         self.places = Places(self._columns["id"])
+
+    def with_rows(self, rows: RawRows | MadeRows) -> CallTable:
+        """Return the table of other rows, which differ from these in times and sequence numbers alone."""
+        found = copy(self)
+        found._rows = rows
+        return found
 
     def column(self, name: str) -> Integers:
         """Return an integer field of all calls, one of those that a record begins with; nil is 0."""

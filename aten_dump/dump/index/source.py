@@ -27,11 +27,14 @@ class Source:
         """Take a folder; with `verify`, bytes are compared with their checksums when they are first read."""
         self.directory = directory
         self.verify = verify
+        self.like: Tables | None = None  # of an index that may say the same, as that of the step before
         self._shards: ShardReader | None = None
 
     def tables(self, where: str) -> Tables:
         """Read the index; `where` names it in errors."""
-        return Tables(read_index(self.directory), where)
+        data = read_index(self.directory)
+        repeated = None if self.like is None else self.like.repeated_by(data, where)
+        return repeated or Tables(data, where)
 
     def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
         """Read the index with other records in place of those of some kinds."""

@@ -10,6 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ...store.raw_rows import MadeRows, RawRows
 from ..argument_decoding import Frame
 from .call_modes import CallModes
 from .call_table import CallTable
+from .pattern import Pattern
 from .typed_rows import Facts, Groups, Places, Records, RecordTable
 
 
@@ -39,6 +41,26 @@ class Tables:
             FormatError: ids or references make no sense.
         """
         check_references(data.rows, where)
+        self.pattern = Pattern(data.rows)  # one object for all tables that repeat these
+        self._take(data, where)
+        self._names: dict[int, str] = {}
+        self._told: dict[int, str] = {}
+        self._sort(data.rows)
+
+    def repeated_by(self, data: IndexData, where: str) -> Tables | None:
+        """Return the tables of another index that says the same (`pattern`), else None.
+
+        What was checked and sorted here holds there: the steps of a long run are read in a part of the time.
+        """
+        if self.unfinished or not self.pattern.is_of(data.rows):
+            return None
+        found = copy(self)
+        found._take(data, where)
+        found._sort_own(data.rows)
+        found.calls = self.calls.with_rows(data.rows[records.CALL])
+        return found
+
+    def _take(self, data: IndexData, where: str) -> None:
         self.where = where
         self.path: Path = data.path
         self.index_bytes = data.good_bytes + data.dropped_bytes
@@ -48,9 +70,6 @@ class Tables:
         self.header: records.Header = data.header or _NO_HEADER
         self.has_header = data.header is not None
         self.commit: records.Commit | None = data.commit
-        self._names: dict[int, str] = {}
-        self._told: dict[int, str] = {}
-        self._sort(data.rows)
 
     def _sort(self, rows: Mapping[int, RawRows]) -> None:
         self.texts: dict[int, str] = {row[1]: row[2] for row in rows[records.TEXT]}
@@ -62,24 +81,28 @@ class Tables:
         self.shards = RecordTable(rows[records.SHARD], records.Shard)
         self.blobs = RecordTable(rows[records.BLOB], records.Blob)
         self.data = RecordTable(rows[records.DATA], records.Data)  # by value id
-        self.statistics = Facts(rows[records.STATISTICS], records.Statistics)
-        self.hashes = Facts(rows[records.HASH], records.Hash)
         self._same_rows = rows[records.SAME]
         self.saved = Records(rows[records.SAVED], records.Saved)
-        self.packed = RecordTable(rows[records.PACKED], records.Packed)
-        self.fetched = Records(rows[records.FETCHED], records.Fetched)
         self.gradients = Records(rows[records.GRADIENT], records.Gradient)
         self.notes = Records(rows[records.NOTE], records.Note)
         self.random = RecordTable(rows[records.RANDOM], records.Random)  # by call id
         begun = RecordTable(rows[records.OPEN], records.Open)
         self.unfinished = frozenset(begun) - frozenset(self._finished(rows, begun))  # ids
         self.calls = CallTable(rows[records.CALL], MadeRows(_call_of(begun[id]) for id in sorted(self.unfinished)))
-        self.optimizer_groups = Records(rows[records.OPTIMIZER_GROUPS], records.OptimizerGroups)
         self.parameters = Records(rows[records.PARAMETERS], records.Parameters)
         self.graphs = RecordTable(rows[records.GRAPH], records.Graph)
         self.kernels = RecordTable(rows[records.KERNEL], records.Kernel)  # by op id
         self.stages = Records(rows[records.STAGE], records.Stage)
         self.modes = CallModes(rows[records.MODE], self.calls)
+        self._sort_own(rows)
+
+    def _sort_own(self, rows: Mapping[int, RawRows]) -> None:
+        """Sort what each step has of its own, however alike steps are."""
+        self.statistics = Facts(rows[records.STATISTICS], records.Statistics)
+        self.hashes = Facts(rows[records.HASH], records.Hash)
+        self.packed = RecordTable(rows[records.PACKED], records.Packed)
+        self.fetched = Records(rows[records.FETCHED], records.Fetched)
+        self.optimizer_groups = Records(rows[records.OPTIMIZER_GROUPS], records.OptimizerGroups)
 
     @staticmethod
     def _finished(rows: Mapping[int, RawRows], begun: RecordTable[records.Open]) -> list[int]:

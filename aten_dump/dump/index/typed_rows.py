@@ -155,6 +155,14 @@ class Facts(Mapping[int, Any]):
     def __init__(self, rows: RawRows, record_type: type[tuple[Any, ...]]) -> None:
         self._table = RecordTable(rows, record_type)
 
+    def position(self, id: int) -> int:
+        """Return where the fact of a value is among `in_order`; -1 where there is none."""
+        return self._table.places.find(id)
+
+    def in_order(self) -> list[Any]:
+        """Return all facts, in the order of the file."""
+        return [row[2] for row in self._table.rows]
+
     def __getitem__(self, id: int) -> Any:
         return self._table[id][2]
 

@@ -1,16 +1,13 @@
 """A data-parallel job of many ranks, simulated in one process, of which one rank may be wrong.
 
 Each rank has a batch of its own and is recorded by itself; all-reduces bring it the true sum over all ranks, which was
-worked out before. `python -m tests.analysis.meetings.many_ranks FOLDER RANKS [CASES]` compares each fault with an
-honest run, and prints which were named.
+worked out before. `python -m benchmarks.many_ranks` compares each fault with an honest run, and prints what was named.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,9 +158,15 @@ def _halved(term: Tensor) -> Tensor:
 
 
 def record(
-    folder: Path, ranks: int, fault: Fault = HONEST, bad: int = -1, order: str = "exact", data: str = "tensor"
+    folder: Path,
+    ranks: int,
+    fault: Fault = HONEST,
+    bad: int = -1,
+    order: str = "exact",
+    data: str = "tensor",
+    only: Sequence[int] | None = None,
 ) -> Path:
-    """Record one step of a job of many ranks; rank `bad` has the fault."""
+    """Record one step of a job of many ranks, or `only` some of them; rank `bad` has the fault."""
     given = []
     for rank in range(ranks):
         net, own = model(), fault if rank == bad else HONEST
@@ -172,11 +175,21 @@ def record(
         given.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
     sums = _summed(given, order)
     before = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    for rank in range(ranks):
+    for rank in range(ranks) if only is None else only:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
         _record_rank(folder, rank, fault if rank == bad else HONEST, sums, data)
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return folder
+
+
+def record_beside(honest: Path, folder: Path, ranks: int, fault: Fault, bad: int) -> Path:
+    """Record a job with a fault; where that is behind the sums, the other ranks are copies of the honest ones."""
+    if fault.ops[0] or fault.batch is not HONEST.batch:
+        return record(folder, ranks, fault, bad)
+    shutil.copytree(honest, folder)
+    shutil.rmtree(folder / "step0" / f"rank{bad}")
+    record(folder, ranks, fault, bad, only=(bad,))
     return folder
 
 
@@ -204,27 +217,3 @@ def is_named(folder: Path, honest: Path, fault: Fault, bad: int, executor: Any =
     first = answer.partition("How the error travels")[0]
     fine = found.verdict == "different" and accused == {bad} and f"rank {bad}" in first and fault.named in answer
     return "" if fine else f"{found.verdict}, accused: {sorted(accused)[:5]}\n{answer[:1500]}"
-
-
-def main(folder: Path, ranks: int, cases: int = len(FAULTS)) -> None:
-    begun = time.monotonic()
-    honest = record(folder / "honest", ranks)
-    print(f"{ranks} ranks recorded in {time.monotonic() - begun:.0f} s", flush=True)
-    for order in ORDERS:
-        found = compare(record(folder / "order", ranks, order=order), honest)
-        accused = sum(1 for one in found.ranks if one.findings)
-        print(f"order {order}: {found.verdict}, {accused} accused", flush=True)
-        shutil.rmtree(folder / "order")
-    named = 0
-    for number, fault in enumerate(FAULTS[:: max(1, len(FAULTS) // cases)]):
-        bad = (number * 37 + ranks // 2 + 1) % ranks
-        begun = time.monotonic()
-        why = is_named(record(folder / "bad", ranks, fault, bad), honest, fault, bad)
-        shutil.rmtree(folder / "bad")
-        named += not why
-        print(f"{fault.name}, rank {bad}: {why or 'named'} ({time.monotonic() - begun:.0f} s)", flush=True)
-    print(f"{named} named")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]))
