@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ..dump import Dump, RankDump, Step, open_dump
+from ..dump import Call, Dump, RankDump, Step, open_dump
 from ..dump.wholeness import not_whole_lines
 from ..errors import ConfigError
-from .checks.rule import Rule
+from .checks.rank_facts import RankFacts, facts_of
+from .checks.rule import RankRule, Rule
 from .checks.rules import RULES
 from .checks.step_facts import StepFacts
 from .host_default import made_on_the_host
@@ -100,28 +102,17 @@ def check(
     """
     rules = chosen_rules(select, ignore)
     dump = open_dump(dump) if isinstance(dump, (str, os.PathLike)) else dump
-    found: dict[tuple[str, str], Finding] = {}
-    not_run: dict[NotRun, None] = {}
-    count = 0
-    before: dict[int, StepFacts] = {}
-    lacking: list[str] = []
-    for group in _steps(dump, steps, ranks):
-        facts = {rank.rank: StepFacts(rank, before.get(rank.rank)) for rank in group}
-        for one in facts.values():
-            one.peers = [other for other in facts.values() if other is not one]
-            _judge(one, rules, found, not_run)
-            if one.before is not None:
-                one.before.before = None  # two steps are in memory, and not all of them
-        before = facts
-        count += len(group)
-        lacking += not_whole_lines(group[0].directory.parent.parent, group)
-    lacking += (
-        not_whole_lines(dump.path, (), dump.problems) if isinstance(dump, Dump) and steps is ranks is None else ()
-    )
-    return Checked(tuple(found.values()), tuple(not_run), tuple(rule.name for rule in rules), count, tuple(lacking))
+    judged = _Judged(rules)
+    for recorded in _by_rank(dump, steps, ranks):
+        judged.rank(recorded)
+    lacking = judged.finish()
+    if isinstance(dump, Dump) and steps is ranks is None:
+        lacking += not_whole_lines(dump.path, (), dump.problems)
+    names = tuple(rule.name for rule in rules)
+    return Checked(judged.findings, tuple(judged.not_run), names, judged.count, tuple(lacking))
 
 
-def chosen_rules(select: Iterable[str], ignore: Iterable[str]) -> list[Rule]:
+def chosen_rules(select: Iterable[str], ignore: Iterable[str]) -> list[Rule | RankRule]:
     """Return the rules of some names.
 
     Raises:
@@ -135,32 +126,111 @@ def chosen_rules(select: Iterable[str], ignore: Iterable[str]) -> list[Rule]:
     return [rule for rule in chosen if rule.name not in unwanted and ALL not in unwanted]
 
 
-def _judge(
-    step: StepFacts, rules: list[Rule], found: dict[tuple[str, str], Finding], not_run: dict[NotRun, None]
-) -> None:
-    for rule in rules:
-        lacks = rule.lacks(step)
-        if lacks:
-            not_run[NotRun(rule.name, lacks)] = None
-            continue
-        for call, text in rule.search(step):
-            where = call.where
-            known = found.get((rule.name, where or call.name))
-            if known is not None:
-                found[rule.name, where or call.name] = replace(known, count=known.count + 1)
-            else:
-                new = Finding(rule.name, text, call.name, where, step.rank.step, step.rank.rank)
-                found[rule.name, where or call.name] = new
+class _Lacks(NamedTuple):
+    """What a step of a rank lacks."""
+
+    step: int
+    rank: int
+    lacks: str
 
 
-def _steps(
+class _Judged:
+    """What rules found so far.
+
+    Ranks are judged one after the other, all steps of each, so that two steps of one rank are in memory. What is held
+    against other ranks are a few digests of each.
+    """
+
+    def __init__(self, rules: list[Rule | RankRule]) -> None:
+        self._rules = rules
+        self._found: dict[tuple[str, str], tuple[tuple[int, ...], Finding]] = {}  # by rule and place; with order
+        self._facts: dict[tuple[int, RankRule], list[RankFacts]] = defaultdict(list)  # by step
+        self._recordings: dict[int, dict[int, RankDump]] = defaultdict(
+            dict
+        )  # by step and rank; nothing is read of them
+        self._lacks: dict[int, list[_Lacks]] = defaultdict(list)
+        self.not_run: dict[NotRun, None] = {}
+        self.count = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings in order of steps, ranks, rules and calls."""
+        return tuple(finding for _, finding in sorted(self._found.values(), key=lambda one: one[0]))
+
+    def rank(self, recorded: Recorded) -> None:
+        """Judge the steps of a rank."""
+        before: StepFacts | None = None
+        for rank, has_peers in recorded:
+            facts = StepFacts(rank.anew(), before, has_peers=has_peers)
+            self._judge(facts)
+            self._recordings[rank.step][rank.rank] = rank
+            self._lacks[rank.step].append(_Lacks(rank.step, rank.rank, facts.rank.lacks))
+            self.count += 1
+            if before is not None:
+                _let_go(before.before)
+                before.before = None  # two steps are in memory, and not all of them
+            before = facts
+        for one in (before and before.before, before):
+            _let_go(one)
+
+    def _judge(self, step: StepFacts) -> None:
+        of_rank: RankFacts | None = None
+        for number, rule in enumerate(self._rules):
+            lacks = rule.lacks(step)
+            if lacks:
+                self.not_run[NotRun(rule.name, lacks)] = None
+            elif isinstance(rule, Rule):
+                for call, text in rule.search(step):
+                    self._add(rule.name, number, step.rank, call, text)
+            elif step.has_peers:
+                of_rank = of_rank or facts_of(step)
+                self._facts[step.rank.step, rule].append(of_rank)
+
+    def finish(self) -> list[str]:
+        """Judge what ranks have in common; return what is not whole."""
+        for number, rule in enumerate(self._rules):
+            for step, recordings in self._recordings.items() if isinstance(rule, RankRule) else ():
+                for place, id, text in rule.search(self._facts[step, rule]):
+                    rank = recordings[place].anew()
+                    call = rank.find(id)
+                    if call is not None:
+                        self._add(rule.name, number, rank, call, text)
+        lines = []
+        for step, lacking in sorted(self._lacks.items()):
+            path = next(iter(self._recordings[step].values())).directory.parent.parent
+            lines += not_whole_lines(path, lacking)
+        return lines
+
+    def _add(self, rule: str, number: int, rank: RankDump, call: Call, text: str) -> None:
+        where = call.where
+        key = rule, where or call.name
+        order = rank.step, rank.rank, number, call.id
+        new = order, Finding(rule, text, call.name, where, rank.step, rank.rank)
+        known = self._found.get(key)
+        if known is not None:
+            (order, best), count = min(new, known, key=lambda one: one[0]), known[1].count + 1
+            new = order, replace(best, count=count)
+        self._found[key] = new
+
+
+def _let_go(facts: StepFacts | None) -> None:
+    if facts is not None:
+        facts.rank.let_go()
+
+
+Recorded = Iterable[tuple[RankDump, bool]]  # the steps of a rank, each with whether other ranks recorded it
+
+
+def _by_rank(
     dump: Dump | Step | RankDump, steps: Container[int] | None, ranks: Container[int] | None
-) -> Iterable[list[RankDump]]:
+) -> Iterator[Recorded]:
     if isinstance(dump, RankDump):
-        yield [dump.anew()]
+        yield [(dump, False)]
         return
+    found: dict[int, list[tuple[RankDump, bool]]] = defaultdict(list)
     for step in [dump] if isinstance(dump, Step) else map(dump.step, dump.steps):
         if steps is None or step.step in steps:
-            group = [step.rank(rank).anew() for rank in step.ranks if ranks is None or rank in ranks]
-            if group:
-                yield group
+            chosen = [rank for rank in step.ranks if ranks is None or rank in ranks]
+            for rank in chosen:
+                found[rank].append((step.rank(rank), len(chosen) > 1))
+    yield from (found[rank] for rank in sorted(found))

@@ -3,79 +3,174 @@
 Theory of operation
     Two ranks are replicas as far as an optimizer applied the same gradient to a parameter on both: that is what a
     reduction leaves, and shards of one tensor do not have. Nothing needs to be known of how the program reduces.
+    Of each rank a few digests are held (`rank_facts`), and ranks are sorted by them: no two of a thousand ranks are
+    held against each other, and what is wrong between groups of them is one finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from ...dump import Call, Value
+from ...dump.shown.step_ranks import listed as ranges
 from ...store.op_names import UNSCALE_GRADIENTS, is_collective, read_op_name
 from ..rerun.shared_memory import extent
-from .memory_rules import same_elements
 from .optimizer_rules import listed
-from .rule import Found, Rule
+from .rank_facts import Bits, RankFacts, batch_of
+from .rule import Found, FoundOnRank, RankRule, Rule
 from .step_facts import StepFacts
 
 # Ops whose result holds a gradient if it is given one: sums, scaled and copied ones.
 _UNSCALES: Final = read_op_name(UNSCALE_GRADIENTS).name.strip("_")
 _LINEAR: Final = ("copy", "to_copy", "clone", "mul", "div", "add", "sub", "neg", "cat", "stack", _UNSCALES)
+_MOST_GROUPS: Final = 4  # of ranks that are listed one by one
+
+Ranks = tuple[RankFacts, ...]
 
 
-def replicas_apart(step: StepFacts) -> Iterator[Found]:
-    """Ranks apply the same gradient to a parameter that is not the same on both."""
-    for other in step.others:
-        apart = [
-            name
-            for name in _common(step, other)
-            if _is_reduced(step, other, name) and _same(step, other, _leaf, name) is False
-        ]
-        if apart:
-            leaf = step.named[apart[0]][0]
-            yield Found(
-                step.leaves[leaf.record.place][1],
-                f"{listed(apart)} {_are(apart)} not the same on ranks {step.rank.rank} and {other.rank.rank}, which "
-                "apply the same gradient: the replicas began apart, or have drifted",
+def replicas_apart(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
+    """Ranks apply the same gradient to a parameter that is not the same on them."""
+    for together, names in _reduced_together(ranks).items():
+        apart: dict[tuple[Ranks, ...], list[str]] = {}
+        for name in names:
+            groups = _grouped(together, partial(_leaf, name))
+            if len(groups) > 1:
+                apart.setdefault(tuple(groups), []).append(name)
+        for groups, found in apart.items():
+            first = groups[0][0]
+            yield FoundOnRank(
+                first.rank,
+                first.parameters[found[0]].reader,
+                f"{listed(found)} {_are(found)} not the same on {_named(groups)}, which apply the same gradient: the "
+                "replicas began apart, or have drifted",
             )
 
 
-def not_reduced(step: StepFacts) -> Iterator[Found]:
-    """Ranks apply different gradients to a parameter that is the same on both, while others are reduced."""
-    for other in step.others:
-        names = _common(step, other)
-        reduced = [name for name in names if _is_reduced(step, other, name)]
-        own = [
-            name for name in names if _same(step, other, _applied, name) is False and _same(step, other, _leaf, name)
-        ]
-        if own and reduced and all(leaf.shape for leaf, _ in (step.named[name] for name in own)):
-            yield Found(
-                step.rank.call(step.named[own[0]][1]),
-                f"the gradient of {listed(own)} is not reduced between ranks {step.rank.rank} and {other.rank.rank}, "
-                f"as that of {reduced[0]} is: the replicas drift apart",
-            )
+def not_reduced(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
+    """Ranks apply different gradients to a parameter that is the same on all, while others are reduced."""
+    said: set[tuple[tuple[Ranks, ...], str]] = set()
+    for together, reduced in _reduced_together(ranks).items():
+        own: dict[tuple[Ranks, ...], list[str]] = {}
+        for name in together[0].parameters:
+            for replicas in _grouped(together, partial(_leaf, name)):
+                groups = _grouped(replicas, partial(_applied, name))
+                if len(groups) > 1:
+                    own.setdefault(tuple(groups), []).append(name)
+        for groups, names in own.items():
+            first = groups[0][0]
+            if (groups, names[0]) not in said and all(first.parameters[name].shape for name in names):
+                said.add((groups, names[0]))
+                yield FoundOnRank(
+                    first.rank,
+                    first.parameters[names[0]].accumulated,
+                    f"the gradient of {listed(names)} is not reduced between {_named(groups)}, as that of {reduced[0]} "
+                    "is: the replicas drift apart",
+                )
 
 
-def never_reduced(step: StepFacts) -> Iterator[Found]:
+def never_reduced(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
     """Ranks apply gradients of their own to the parameters of one model, and reduce none of them."""
-    for other in step.others:
-        names = _common(step, other)
-        own = [name for name in names if _same(step, other, _applied, name) is False]
-        is_shared = any(_is_reduced(step, other, name) for name in names)
-        if not own or is_shared or any(_is_sharded(one) or one.meets_in_forward for one in (step, other)):
-            continue
-        begins = next((one.begins for one in step.optimizer_steps if one.calls), None)
-        if begins is not None:
-            yield Found(
-                begins,
-                f"ranks {step.rank.rank} and {other.rank.rank} each apply a gradient of their own to {listed(own)}: "
-                "nothing reduces the gradients between them",
-            )
+    alone = [rank for rank in ranks if not rank.is_sharded and not rank.meets_in_forward]
+    reduced = {rank.rank for together in _reduced_together(ranks) for rank in together[1:]}
+    first_ones = [rank for rank in alone if rank.rank not in reduced]  # of those that reduce between them
+    names = [name for one in first_ones[:1] for name in one.parameters]
+    own = [name for name in names if len(_grouped(first_ones, partial(_applied, name))) > 1]
+    if own and first_ones[0].optimizer:
+        yield FoundOnRank(
+            first_ones[0].rank,
+            first_ones[0].optimizer,
+            f"{_named([(rank,) for rank in first_ones])} each apply a gradient of their own to {listed(own)}: nothing "
+            "reduces the gradients between them",
+        )
 
 
-def _is_sharded(step: StepFacts) -> bool:
-    """Return True if a rank gathers what it computes with, or scatters sums: it holds parts."""
-    return any(is_collective(call.op) and ("gather" in call.op or "scatter" in call.op) for call in step.flow.calls())
+def same_batch(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
+    """Ranks that reduce their gradients compute them from the same batch."""
+    said = set()
+    for together in _reduced_together(ranks):
+        candidates = [one for one in together if one.batch and one.reduces and not one.meets_in_forward]
+        for alike in _grouped(candidates, lambda rank: rank.batch):
+            numbers = tuple(rank.rank for rank in alike)
+            if len(alike) > 1 and numbers not in said:
+                said.add(numbers)
+                yield FoundOnRank(
+                    alike[0].rank,
+                    alike[0].module,
+                    f"{_named([(rank,) for rank in alike])} compute on the same batch: give each its own part, as "
+                    "DistributedSampler does",
+                )
+
+
+def same_random(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
+    """Ranks draw the same random numbers for different batches."""
+    said: set[int] = set()
+    for place in range(max((len(rank.drawn) for rank in ranks), default=0)):
+        drawing = [rank for rank in ranks if len(rank.drawn) > place and rank.batch and rank.rank not in said]
+        for alike in _grouped(drawing, partial(_draw, place)):
+            apart = _of_own_batches(alike)
+            if len(apart) > 1:
+                said |= {rank.rank for rank in apart}
+                text = f"{_named([(rank,) for rank in apart])} draw the same random numbers"
+                yield FoundOnRank(apart[0].rank, apart[0].drawn[place][2], text)
+
+
+def _of_own_batches(ranks: Ranks) -> list[RankFacts]:
+    """Return those of some ranks that are given no tensor that one before is given in the same place."""
+    seen: set[Hashable] = set()
+    found = []
+    for rank in ranks:
+        given = set(enumerate(rank.batch))
+        if not given & seen:
+            found.append(rank)
+            seen |= given
+    return found
+
+
+def _reduced_together(ranks: Sequence[RankFacts]) -> dict[Ranks, list[str]]:
+    """Return which ranks apply the same gradients, each with the names of the parameters."""
+    found: dict[Ranks, list[str]] = {}
+    for name in dict.fromkeys(name for rank in ranks for name in rank.parameters):
+        for together in _grouped(ranks, partial(_telling, name)):
+            if len(together) > 1:
+                found.setdefault(together, []).append(name)
+    return found
+
+
+def _grouped(ranks: Iterable[RankFacts], key: Callable[[RankFacts], Hashable | None]) -> list[Ranks]:
+    """Return the ranks that have the same key, in order; those without one are left out."""
+    found: dict[Hashable, list[RankFacts]] = {}
+    for rank in ranks:
+        of_rank = key(rank)
+        if of_rank is not None:
+            found.setdefault(of_rank, []).append(rank)
+    return list(map(tuple, found.values()))
+
+
+def _leaf(name: str, rank: RankFacts) -> Bits | None:
+    return rank.parameters[name].leaf if name in rank.parameters else None
+
+
+def _applied(name: str, rank: RankFacts) -> Bits | None:
+    return rank.parameters[name].applied if name in rank.parameters else None
+
+
+def _telling(name: str, rank: RankFacts) -> Bits | None:
+    """Return a gradient that is the same by no accident on ranks that have it."""
+    return _applied(name, rank) if name in rank.parameters and rank.parameters[name].is_telling else None
+
+
+def _draw(place: int, rank: RankFacts) -> Hashable:
+    return rank.drawn[place][:2], len(rank.batch)
+
+
+def _named(groups: Sequence[Ranks]) -> str:
+    """Return ``ranks 0 and 1``, ``ranks 0-62|64-255 and 63``, or all of many groups at once."""
+    numbers = [[rank.rank for rank in group] for group in groups]
+    if len(numbers) > _MOST_GROUPS:
+        return f"ranks {ranges(number for group in numbers for number in group)}"
+    return f"ranks {' and '.join(map(ranges, numbers))}"
 
 
 class _Reduced:
@@ -143,23 +238,10 @@ def _sums_over(call: Call) -> str:
     return str(group["ranks"] if isinstance(group, dict) and "ranks" in group else group) if is_sum else ""
 
 
-def same_batch(step: StepFacts) -> Iterator[Found]:
-    """Ranks that reduce their gradients compute them from the same batch."""
-    for other in step.others:
-        if not all(one.reduces and not one.meets_in_forward for one in (step, other)):
-            continue
-        if _same_batch(step, other) and any(_is_reduced(step, other, name) for name in _common(step, other)):
-            call = next(iter(step.rank.calls.filter(kind="module", phase="forward")))
-            yield Found(
-                call,
-                f"ranks {step.rank.rank} and {other.rank.rank} compute on the same batch: give each its own part, as "
-                "DistributedSampler does",
-            )
-
-
 def repeated_batch(step: StepFacts) -> Iterator[Found]:
     """A step computes on the batch of the step before."""
-    if step.before is not None and _same_batch(step, step.before):
+    batch = batch_of(step)
+    if batch and step.before is not None and batch == batch_of(step.before):
         call = next(iter(step.rank.calls.filter(kind="module", phase="forward")))
         yield Found(
             call,
@@ -168,78 +250,21 @@ def repeated_batch(step: StepFacts) -> Iterator[Found]:
         )
 
 
-def same_random(step: StepFacts) -> Iterator[Found]:
-    """Ranks draw the same random numbers for different batches."""
-    for other in step.others:
-        given, theirs = step.batch, other.batch
-        if not given or len(given) != len(theirs):
-            continue
-        if any(_equal(step, one, other, two) is not False for one, two in zip(given, theirs, strict=True)):
-            continue
-        drawn = [[c for c in one.flow.calls() if c.id in one.rank.tables.random and c.module] for one in (step, other)]
-        for one, two in zip(*drawn, strict=False):
-            if one.op == two.op and one.random_state is not None and one.random_state == two.random_state:
-                yield Found(one, f"ranks {step.rank.rank} and {other.rank.rank} draw the same random numbers")
-                break
-
-
-def _common(step: StepFacts, other: StepFacts) -> list[str]:
-    return [n for n in step.named if n in other.named and step.named[n][0].shape == other.named[n][0].shape]
-
-
-def _is_reduced(step: StepFacts, other: StepFacts, name: str) -> bool:
-    """Return True if both ranks apply the same gradient, which is not all zeros, to a parameter."""
-    gradient = _applied(step, name)
-    return bool(_same(step, other, _applied, name)) and gradient.numel > 1 and not step.is_zero(gradient)
-
-
-def _applied(step: StepFacts, name: str) -> Value:
-    found = step.applied_gradients.get(name)
-    return step.rank.gradients[name] if found is None else found
-
-
-def _leaf(step: StepFacts, name: str) -> Value:
-    return step.named[name][0]
-
-
-def _same(step: StepFacts, other: StepFacts, of: Callable[[StepFacts, str], Value], name: str) -> bool | None:
-    return _equal(step, of(step, name), other, of(other, name))
-
-
-def _same_batch(step: StepFacts, other: StepFacts) -> bool:
-    given, theirs = step.batch, other.batch
-    pairs = zip(given, theirs, strict=False)
-    return bool(given) and len(given) == len(theirs) and all(_equal(step, one, other, two) for one, two in pairs)
-
-
-def _equal(step: StepFacts, one: Value, other: StepFacts, two: Value) -> bool | None:
-    """Return whether values of two recordings have the same bits, None where nothing says so.
-
-    Each of a thousand ranks is held against all others: what stands for the bits is kept.
-    """
-    if one.dtype_name != two.dtype_name or one.shape != two.shape:
-        return False
-    bits = step.bits(one), other.bits(two)
-    if None in bits:
-        return None
-    return bits[0] == bits[1] if type(bits[0]) is type(bits[1]) else same_elements(one, two)
-
-
 def _are(names: list[str]) -> str:
     return "are" if len(names) > 1 else "is"
 
 
-RULES: Final = (
-    Rule(
+RULES: Final[tuple[Rule | RankRule, ...]] = (
+    RankRule(
         "replicas-apart", "replicas of one parameter differ between ranks", ("aten", "bytes", "ranks"), replicas_apart
     ),
-    Rule(
+    RankRule(
         "not-reduced",
         "a gradient is not reduced between replicas, while others are",
         ("aten", "bytes", "ranks"),
         not_reduced,
     ),
-    Rule(
+    RankRule(
         "never-reduced",
         "ranks that hold one model reduce no gradient between them",
         ("aten", "bytes", "ranks"),
@@ -252,7 +277,7 @@ RULES: Final = (
         ("aten",),
         gradient_reduced_twice,
     ),
-    Rule("same-batch", "data-parallel ranks compute on the same batch", ("aten", "bytes", "ranks"), same_batch),
+    RankRule("same-batch", "data-parallel ranks compute on the same batch", ("aten", "bytes", "ranks"), same_batch),
     Rule(
         "repeated-batch",
         "a step computes on the batch of the step before",
@@ -260,7 +285,7 @@ RULES: Final = (
         repeated_batch,
         is_default=False,
     ),
-    Rule(
+    RankRule(
         "same-random",
         "ranks draw the same random numbers for different batches",
         ("aten", "bytes", "ranks"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ...dump import Call
 from ...store.records import PHASES
+from .rank_facts import RankFacts
 from .step_facts import StepFacts
 
 Need: TypeAlias = Literal["whole", "aten", "api", "contents", "bytes", "stacks", "parameters", "ranks"]
@@ -20,18 +21,21 @@ class Found(NamedTuple):
     text: str  # what is wrong there, and what to do
 
 
-Search: TypeAlias = Callable[[StepFacts], Iterator[Found]]
+class FoundOnRank(NamedTuple):
+    """One place where a rule about ranks is broken."""
+
+    rank: int
+    call: int  # id; 0 where no call is to blame
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A row of the table of rules."""
+class RuleNeeds:
+    """A row of the table of rules, without what it does."""
 
     name: str
     summary: str
     needs: tuple[Need, ...]
-    search: Search
-    is_default: bool = True  # what it finds is certain; others run where they are selected
 
     def lacks(self, step: StepFacts) -> str:
         """Return why the rule cannot judge a recorded step, "" if it can."""
@@ -41,6 +45,22 @@ class Rule:
             if step.lacking[need]:
                 return step.lacking[need]
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(RuleNeeds):
+    """A rule about one step of one rank."""
+
+    search: Callable[[StepFacts], Iterator[Found]]
+    is_default: bool = True  # what it finds is certain; others run where they are selected
+
+
+@dataclass(frozen=True, slots=True)
+class RankRule(RuleNeeds):
+    """A rule about all ranks of a step, which are given in order."""
+
+    search: Callable[[Sequence[RankFacts]], Iterator[FoundOnRank]]
+    is_default: bool = True
 
 
 def _lacks_whole(step: StepFacts) -> str:
@@ -85,7 +105,9 @@ def _lacks_parameters(step: StepFacts) -> str:
 
 def _lacks_ranks(step: StepFacts) -> str:
     return (
-        "" if step.peers or step.rank.header.world_size < 2 else "it needs the dumps of several ranks: copy them here"
+        ""
+        if step.has_peers or step.rank.header.world_size < 2
+        else "it needs the dumps of several ranks: copy them here"
     )
 
 

@@ -16,9 +16,9 @@ from . import (
     rank_rules,
     scaler_rules,
 )
-from .rule import Rule
+from .rule import RankRule, Rule
 
-RULES: Final[dict[str, Rule]] = {
+RULES: Final[dict[str, Rule | RankRule]] = {
     rule.name: rule
     for rule in (
         *missing_gradient_rules.RULES,

@@ -59,21 +59,16 @@ class StepFacts:
     Attributes:
         rank: the recording.
         before: the step before, of the same rank, if it was recorded.
-        peers: the other ranks of the step.
+        has_peers: whether other ranks recorded the step.
         lacking: why a rule cannot run that needs something, "" if it can; each is asked for once.
     """
 
-    def __init__(self, rank: RankDump, before: StepFacts | None = None) -> None:
+    def __init__(self, rank: RankDump, before: StepFacts | None = None, *, has_peers: bool = False) -> None:
         self.rank = rank
         self.before = before
-        self.peers: list[StepFacts] = []
+        self.has_peers = has_peers
         self.lacking: dict[str, str] = {}
         self._bits: dict[int, str | bytes | None] = {}
-
-    @property
-    def others(self) -> list[StepFacts]:
-        """The ranks of the step after this one: so each pair of ranks is judged once."""
-        return [peer for peer in self.peers if peer.rank.rank > self.rank.rank]
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
