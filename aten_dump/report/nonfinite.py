@@ -114,7 +114,8 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
         yield f"it began in step {began.step}, rank {began.rank}: {began.first.name} ({began.first.op})"
     contained = sum(1 for found in all_found if found.first is None and not found.scaled and found.contained)
     aside = f" (in {contained} a NaN or Inf reached nothing)" if contained else ""
-    yield f"{clean} of {len(all_found)} step/rank folders have no NaN or Inf but masks{aside}"
+    folders = f"{len(all_found)} step/rank folders have"
+    yield f"{clean} of {folders} no NaN or Inf but masks{aside}" if clean else f"all {folders} NaN or Inf{aside}"
     lacking = sum(1 for found in all_found if found.first is None and found.lacks)
     if lacking:
         yield f"of {lacking} that are not whole it is not known"

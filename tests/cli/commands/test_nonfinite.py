@@ -42,7 +42,7 @@ def test_what_made_nan_is_named_first(sick: Path) -> None:
 def test_several_steps_end_with_where_it_began(sick: Path) -> None:
     lines = run(sick).stdout.splitlines()
     assert lines[-3].startswith("it began in step 0, rank 0: Aten.log.0.forward")
-    assert lines[-2] == "0 of 2 step/rank folders have no NaN or Inf but masks"
+    assert lines[-2] == "all 2 step/rank folders have NaN or Inf"
     assert lines[-1] == f"Next: aten-dump show {sick} Aten.log.0.forward --step 0 --rank 0"
     assert not run(sick, "--step", "1").stdout.startswith("it began")
 
