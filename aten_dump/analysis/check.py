@@ -189,7 +189,9 @@ class _Judged:
     def finish(self) -> list[str]:
         """Judge what ranks have in common; return what is not whole."""
         for number, rule in enumerate(self._rules):
-            for step, recordings in self._recordings.items() if isinstance(rule, RankRule) else ():
+            if isinstance(rule, Rule):
+                continue
+            for step, recordings in self._recordings.items():
                 for place, id, text in rule.search(self._facts[step, rule]):
                     rank = recordings[place].anew()
                     call = rank.find(id)
@@ -204,7 +206,7 @@ class _Judged:
     def _add(self, rule: str, number: int, rank: RankDump, call: Call, text: str) -> None:
         where = call.where
         key = rule, where or call.name
-        order = rank.step, rank.rank, number, call.id
+        order: tuple[int, ...] = (rank.step, rank.rank, number, call.id)
         new = order, Finding(rule, text, call.name, where, rank.step, rank.rank)
         known = self._found.get(key)
         if known is not None:

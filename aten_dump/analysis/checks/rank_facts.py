@@ -21,7 +21,7 @@ class Copy(NamedTuple):
     leaf: Bits | None  # None where nobody knows
     applied: Bits | None  # the gradient as the optimizer reads it
     is_telling: bool  # the gradient has several elements, and not all are zero: two equal ones are no accident
-    reader: int  # id of the first call that reads it in the forward, 0 unknown
+    reader: int  # id of the first call that reads it in the forward, or `accumulated`
     accumulated: int  # id of the last call that accumulates its gradient
 
 
@@ -71,7 +71,7 @@ def _copy(step: StepFacts, name: str) -> Copy:
         _bits(step, leaf),
         _bits(step, applied),
         applied.numel > 1 and not step.is_zero(applied),
-        0 if read is None else read[1].id,
+        accumulated if read is None else read[1].id,
         accumulated,
     )
 

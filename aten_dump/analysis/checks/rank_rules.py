@@ -38,12 +38,12 @@ def replicas_apart(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
             groups = _grouped(together, partial(_leaf, name))
             if len(groups) > 1:
                 apart.setdefault(tuple(groups), []).append(name)
-        for groups, found in apart.items():
-            first = groups[0][0]
+        for sides, found in apart.items():
+            first = sides[0][0]
             yield FoundOnRank(
                 first.rank,
                 first.parameters[found[0]].reader,
-                f"{listed(found)} {_are(found)} not the same on {_named(groups)}, which apply the same gradient: the "
+                f"{listed(found)} {_are(found)} not the same on {_named(sides)}, which apply the same gradient: the "
                 "replicas began apart, or have drifted",
             )
 
@@ -58,14 +58,14 @@ def not_reduced(ranks: Sequence[RankFacts]) -> Iterator[FoundOnRank]:
                 groups = _grouped(replicas, partial(_applied, name))
                 if len(groups) > 1:
                     own.setdefault(tuple(groups), []).append(name)
-        for groups, names in own.items():
-            first = groups[0][0]
-            if (groups, names[0]) not in said and all(first.parameters[name].shape for name in names):
-                said.add((groups, names[0]))
+        for sides, names in own.items():
+            first = sides[0][0]
+            if (sides, names[0]) not in said and all(first.parameters[name].shape for name in names):
+                said.add((sides, names[0]))
                 yield FoundOnRank(
                     first.rank,
                     first.parameters[names[0]].accumulated,
-                    f"the gradient of {listed(names)} is not reduced between {_named(groups)}, as that of {reduced[0]} "
+                    f"the gradient of {listed(names)} is not reduced between {_named(sides)}, as that of {reduced[0]} "
                     "is: the replicas drift apart",
                 )
 
