@@ -122,3 +122,15 @@ def test_what_is_aimed_at_is_measured_in_turn(tmp_path):
     assert [[row for row, _ in one] for one in rounds] == [[["resnet", "debugmode"], ["resnet", "structure"]]] * 8
     assert all(bare_s > 0 and on_file_s >= wall_s > 0 for one in rounds for _, (bare_s, wall_s, on_file_s, _) in one)
     assert list(disk.iterdir()) == []  # and cleans up
+
+
+@pytest.mark.slow
+def test_a_wrong_rank_of_many_is_named_and_commands_are_measured(tmp_path):
+    found = run(
+        *(str(tmp_path), "4", "--faults", "5,20", "--orders", "reversed", "--commands", "ls"),
+        module="benchmarks.many_ranks",
+    )
+    assert found.returncode == 0, found.stderr
+    assert "2 of 2 named with their rank" in found.stdout and "within, 0 accused" in found.stdout
+    assert re.search(r"\| 4 \| ls \{honest\} \| [\d.]+ \| \d+ \| [\d.]+ \| exit code 0 \|", found.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["honest-4"]
