@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...dump import Call, Value
 from ..cone.cone import Cone
 from ..evaluation.evaluation import Evaluation
+from ..flow.argument_differences import argument_differences
 from ..flow.data_flow import DataFlow
 from ..signatures.signature import is_same, sign_value
 from ..sources.stand_ins import Sources
@@ -26,9 +27,24 @@ def other_source(
         if _held_the_same(value, theirs[slot]):
             names = name_of(sides[0].flow, value), name_of(sides[1].flow, theirs[slot])
             return slot, f"it reads {names[0]}, in the baseline {names[1]} of another place, which held the same"
-        if sources.were_left(value, theirs[slot]):
-            return slot, _LEFT
+        writers = sources.left_by(value, theirs[slot])
+        if writers is not None:
+            return slot, _LEFT + _apart(*writers)
     return None
+
+
+def _apart(target: Call | None, baseline: Call | None) -> str:
+    """Return in a clause what tells the calls apart that left two values; "" if it is nothing that they were given."""
+    if target is None or baseline is None:
+        return ""
+    if target.op != baseline.op:
+        return f": {_with_line(target)} wrote it last, in the baseline {_with_line(baseline)}"
+    differences = "; ".join(map(str, argument_differences(target, baseline)))
+    return f": {_with_line(target)} wrote it last, and was given other arguments: {differences}" if differences else ""
+
+
+def _with_line(call: Call) -> str:
+    return f"{call.name} ({call.where})" if call.where else call.name
 
 
 def computing(flow: DataFlow, cone: Cone) -> Call | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from ...dump import RankDump, Value
+from ...dump import Call, RankDump, Value
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow, once_per_flow
@@ -48,15 +48,13 @@ class Sources:
         """True if the step before left on one side what is parts of the other's."""
         return self.before is not None and bool(self.before.covered)
 
-    def were_left(self, target: Value, baseline: Value) -> bool:
-        """Return True if the step before left both, each on its side."""
-        if self.before is None:
-            return False
-        known = [Recorded().contents(value) for value in (target, baseline)]
-        return all(
-            contents is not None and bool(self.before.numbers(side, value.numel, contents))
-            for side, (contents, value) in enumerate(zip(known, (target, baseline), strict=True))
-        )
+    def left_by(self, target: Value, baseline: Value) -> tuple[Call | None, Call | None] | None:
+        """Return the calls of the step before that wrote two values last, each on its side.
+
+        Returns:
+            None if it did not leave both; no call for what it left as it began.
+        """
+        return None if self.before is None else self.before.writers(target, baseline)
 
 
 class Recorded:
@@ -102,6 +100,22 @@ class LeftBefore:
                     found.setdefault(known, set()).add(number)
             self._by_size[key] = found
         return self._by_size[key].get(contents, set())
+
+    def writers(self, target: Value, baseline: Value) -> tuple[Call | None, Call | None] | None:
+        """Return the calls that wrote last what the step after begins with, as `Sources.left_by` does."""
+        left = self._left(0, target), self._left(1, baseline)
+        if left[0] is None or left[1] is None:
+            return None
+        one, other = (side.flow.writer(value) for side, value in zip(self._sides, (left[0], left[1]), strict=True))
+        return None if one is None else one[0], None if other is None else other[0]
+
+    def _left(self, side: int, value: Value) -> Value | None:
+        """Return the value of the step before that has the contents of one of the step after."""
+        contents, evaluation = self._recorded.contents(value), self._sides[side]
+        for one in _last_values(evaluation.flow.rank, value.numel) if contents is not None else ():
+            if one.id in evaluation.numbers and self._recorded.contents(one) == contents:
+                return one
+        return None
 
     def made(self, side: int, numel: int, contents: Contents) -> bool:
         """Return True if the step before of a side made a tensor of these contents, in memory of its own."""

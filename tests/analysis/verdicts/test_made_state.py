@@ -61,3 +61,35 @@ def test_state_may_be_there_before_the_step_that_makes_it_elsewhere(tmp_path: Pa
 def found_at(found: Comparison) -> str:
     assert found.cause is not None
     return found.cause.row.place.source.rpartition(" in ")[2]
+
+
+class Lion:
+    """Steps by the sign of an average that it makes at its first step, and that the next step alone shows."""
+
+    def __init__(self, weights: list[nn.Parameter], keeps: float) -> None:
+        self.weights, self.keeps, self.averages = weights, keeps, list[torch.Tensor]()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.averages = self.averages or [torch.zeros_like(weight) for weight in self.weights]
+        for weight, average in zip(self.weights, self.averages, strict=True):
+            assert weight.grad is not None
+            weight.sub_(average.lerp(weight.grad, 0.1).sign_(), alpha=1e-3)
+            average.lerp_(weight.grad, self.keeps)
+
+
+def test_who_wrote_state_in_the_step_before_is_said(tmp_path: Path) -> None:
+    for name, keeps in (("target", 0.1), ("baseline", 0.01)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+        optimizer = Lion(list(model.parameters()), keeps)
+        with DumpMode(DumpConfig(tmp_path / name, data="tensor"), model=model) as dump:
+            for x, y in zip(X, Y, strict=True):
+                model.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                dump.step()
+    found = compare(tmp_path / "target", tmp_path / "baseline")
+    assert found.exit_code == 1
+    said = found.answer().splitlines()[0]
+    assert "Aten.lerp_.0.forward" in said and "weight is 0.1, in the baseline 0.01" in said, said
