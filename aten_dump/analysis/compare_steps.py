@@ -21,6 +21,7 @@ from .explanation.near_ties import near_ties
 from .explanation.precisions import precisions_of
 from .explanation.rank_verdict import RankVerdict, counted, counts_of
 from .explanation.state_names import begins_otherwise
+from .explanation.unshown import unshown
 from .flow.data_flow import DataFlow
 from .flow.flat_memory import with_parts
 from .layers.between import layer_notes
@@ -187,6 +188,7 @@ def _compared(
     if findings and before is None and not found.reordered:
         notes = [*notes, *begins_otherwise(found.sides, (found.sources.target, found.sources.baseline))]
     notes = [*near_ties(found.sides, pairs), *layer_notes(ranks, findings), *notes]
+    hidden = () if findings else unshown(found.sides, pairs)
     findings, told = explained((target, baseline), pairs, verdict.rows, findings, whole=True)
     side = found.sides[0]
     # An op on distributed tensors is judged by the ops on what the rank holds of them.
@@ -205,8 +207,8 @@ def _compared(
         task.target, task.baseline, task.steps, task.ranks,
         calls=(len(target.calls), len(baseline.calls)), rows=tuple(verdict.rows), findings=tuple(findings),
         modules=found_modules(modules),
-        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *found.notes, *notes, *told),
-        proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
+        notes=(*incomplete(target, baseline), *_of_compiled(found.sides), *found.notes, *hidden, *notes, *told),
+        unshown=hidden, proven=len(judged) - len(unproven), judged=len(judged), unproven=tuple(unproven),
         meets=tuple(attendance_of(target).parts), leans=() if task.with_all else replays.leans(), **parts,
     )  # fmt: skip
     return evidence, LeftBefore(*found.sides, found.covered)

@@ -35,6 +35,9 @@ _ESTIMATED: Final = (
     "The dumps agree as far as their data go: what differs is no more than rounding may explain; most calls were "
     "estimated."
 )
+_UNSHOWN: Final = (
+    "The dumps agree in what they end with, but for rounding; on the way they compute otherwise: see the notes."
+)
 _NO_DATA: Final = (
     'No data were recorded of what their tensors hold: data="statistic", "hash" or "full", on both sides, would.'
 )
@@ -125,7 +128,9 @@ class Comparison:
         if passed and self.verdict == "within":
             return f"The dumps agree but for what was let through: by {passed}."
         is_estimated = sum(2 * e.proven - e.judged for e in self.ranks) < 0
-        text = _ESTIMATED if is_estimated and self.verdict == "within" else VERDICT_TEXTS[self.verdict]
+        text = VERDICT_TEXTS[self.verdict]
+        if self.verdict == "within" and (is_estimated or any(e.unshown for e in self.ranks)):
+            text = _ESTIMATED if is_estimated else _UNSHOWN
         return f"{text} Let through: by {passed}." if passed else text
 
     def to_pandas(self) -> Any:

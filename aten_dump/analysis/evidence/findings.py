@@ -132,6 +132,7 @@ class RankEvidence:
     meets: tuple[Part, ...] = ()  # the target's collectives and messages
     leans: tuple[Leaning, ...] = ()  # on other ranks
     not_whole: tuple[str, ...] = ()  # what a side lacks, so that nothing is said to agree
+    unshown: tuple[str, ...] = ()  # calls that are given other numbers, and no end shows it
     unknown_ends: tuple[str, ...] = ()  # losses, gradients and memory left behind that could not be compared
 
     def count(self, status: Status) -> int:

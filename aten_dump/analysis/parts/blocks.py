@@ -9,6 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,11 +146,17 @@ class Rows:
         ends = torch.cat((along.new_zeros(1), along.cumsum(0)))
         return (ends[length:] - ends[:-length]).clamp(min=0).sqrt()
 
-    def is_zero_outside(self, block: Block) -> bool:
-        """Return True if nothing but zeros lies outside a block of this tensor."""
-        outside = self.squares.clone()
-        block.of(outside).zero_()
-        return not bool(outside.any())
+    def is_padded(self, block: Block) -> bool:
+        """Return True if one number stands everywhere outside a block of this tensor: zeros, or what masks."""
+        inside = torch.zeros(self.squares.shape, dtype=torch.bool)
+        block.of(inside).fill_(True)
+        squares, sums = self.squares[~inside], self.sums[:, ~inside]
+        ones = torch.tensor([_ones(angle, self.last) for angle in _ANGLES], dtype=sums.dtype)
+        number = (sums[0] / ones[0]).real.flatten()[:1]  # of the first row outside, were it one number
+        is_one = (sums - number * ones[:, None]).abs() <= TOLERANCE * (number.abs() * self.last + _SMALLEST)
+        is_of_norm = (squares - number**2 * self.last).abs() <= TOLERANCE * (number**2 * self.last + _SMALLEST)
+        is_many = squares.numel() * self.last > 1  # of one element nothing is known
+        return bool(is_one.all() and is_of_norm.all()) and (is_many or not bool(squares.any()))
 
     def like_largest_row(self, part: Rows, dims: Sequence[int], allowed: float) -> Iterator[Block]:
         """Yield the blocks of the shape of a part in which its largest row is where it is in the part."""
@@ -311,6 +318,11 @@ class _Windows(NamedTuple):
 def _times(rows: torch.Tensor, among: torch.Tensor, allowed: float) -> torch.Tensor:
     """Return how often each row is there among others, int64[rows]."""
     return (torch.cdist(rows, among) <= allowed).sum(1)
+
+
+def _ones(angle: float, count: int) -> complex:
+    """Return the sum that is kept of a row of ones."""
+    return sum(cmath.exp(1j * angle * k) for k in range(count))
 
 
 def _has_rows_of_one(tensor: torch.Tensor) -> bool:

@@ -176,7 +176,7 @@ class PartsFound:
         for side in (0, 1):
             for number, seen in covered[side].items():
                 whole = self._sides[side].flow.rank.value_by_id(number)
-                is_covered = covers([block for _, block in seen]) or self._is_all_but_zeros(side, number, seen)
+                is_covered = covers([block for _, block in seen]) or self._is_all_but_padding(side, number, seen)
                 if is_covered or self._is_output(side, whole):
                     self._let_have(1 - side, self._numbers(side, whole))
                 if is_covered:
@@ -261,13 +261,13 @@ class PartsFound:
         rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
         return (*self._said[:_MOST_NOTES], *rest)
 
-    def _is_all_but_zeros(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
-        """Return True if one part of a value is all of it but for zeros, such as rows that were added to a table."""
+    def _is_all_but_padding(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
+        """Return True if one part of a value is all of it but for one number, as rows added to a table are."""
         last = len(self._rows[side][number].shape) - 1
         for _, block in seen:
             is_turned = block.dim == last
             rows = self._turned[side][number] if is_turned else self._rows[side][number]
-            if rows.is_zero_outside(replace(block, dim=last - 1) if is_turned else block):
+            if rows.is_padded(replace(block, dim=last - 1) if is_turned else block):
                 return True
         return False
 

@@ -117,6 +117,12 @@ class LeftBefore:
                 return one
         return None
 
+    def are_left_alike(self, target: Value, baseline: Value) -> bool:
+        """Return True if the same op wrote two values of the step before last."""
+        writers = [side.flow.writer(value) for side, value in zip(self._sides, (target, baseline), strict=True)]
+        ops = [None if writer is None else writer[0].op for writer in writers]
+        return ops[0] is not None and ops[0] == ops[1]
+
     def made(self, side: int, numel: int, contents: Contents) -> bool:
         """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
         values = _last_values(self._sides[side].flow.rank, numel)
@@ -257,8 +263,12 @@ class _Matching:
             self._found.relaid.append(Relaid(0, whole, (*(known.pieces if known else ()), (value, where))))
 
     def _pieces(self, value: Value) -> list[tuple[Value, Where, bool]] | None:
-        """Return the target's sources of which a baseline's is made, or a part: with where, and if it is the part."""
-        contents = self._others[value.id]
+        """Return the target's sources of which a baseline's is made, or a part: with where, and if it is the part.
+
+        What is nothing but rounding may be a part of much. It is one of what the same op left, of as many dimensions
+        and of the least elements.
+        """
+        contents, wholes = self._others[value.id], list[tuple[tuple[bool, bool, int], tuple[Value, Where, bool]]]()
         for one in self._before.covered if self._before is not None and contents is not None else ():
             if one.side == 1 and one.whole.shape == value.shape and self._recorded.contents(one.whole) == contents:
                 found = [(self._left_as(part), block) for part, block in one.pieces]
@@ -268,9 +278,11 @@ class _Matching:
             for part, block in one.pieces if one.side == 0 else ():
                 if part.shape == value.shape and self._recorded.contents(part) == contents:
                     whole = self._left_as(one.whole)
-                    if whole is not None:
-                        return [(whole, block, True)]
-        return None
+                    if whole is not None and self._before is not None:
+                        is_other = not self._before.are_left_alike(one.whole, part)
+                        far = is_other, len(whole.shape) != len(part.shape), whole.numel
+                        wholes.append((far, (whole, block, True)))
+        return [min(wholes, key=lambda found: found[0])[1]] if wholes else None
 
     def _left_as(self, value: Value) -> Value | None:
         """Return the target's source that holds what a value of the step before was."""

@@ -158,3 +158,77 @@ def acting(path: Path, *, merged: bool) -> None:
 def test_two_heads_in_one_weight_are_the_same_heads(tmp_path: Path) -> None:
     found = both(tmp_path, lambda path: acting(path, merged=True), lambda path: acting(path, merged=False))
     assert found.exit_code == 0, found.answer()
+
+
+class Apart(nn.Module):
+    """Attention with three projections, a head of as many rows as there are words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(10, SIZE), nn.Linear(SIZE, 10)
+        self.query, self.key, self.value = (nn.Linear(SIZE, SIZE) for _ in range(3))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        found: torch.Tensor = self.head(x + F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x)))
+        return found
+
+
+class AtOnce(nn.Module):
+    """The same with one projection, stored the other way round, and words that nobody says: their scores are masked."""
+
+    def __init__(self, model: Apart, mask: float = -1e4) -> None:
+        super().__init__()
+        apart = (model.query, model.key, model.value)
+        self.words = nn.Parameter(torch.cat([model.words.weight.detach(), torch.zeros(3, SIZE)]))
+        self.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in apart]).T.contiguous())
+        self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in apart]))
+        self.head = nn.Parameter(torch.cat([model.head.weight.detach(), torch.zeros(3, SIZE)]))
+        self.head_bias = nn.Parameter(torch.cat([model.head.bias.detach(), torch.full((3,), mask)]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words[ids]
+        query, key, value = (x @ self.weight + self.bias).chunk(3, -1)
+        made = (query @ key.mT / SIZE**0.5).softmax(-1) @ value
+        return F.linear(x + made, self.head, self.head_bias)
+
+
+def ported(path: Path, *, mask: float | None = None) -> None:
+    """Train two steps with Adam: the bias of the keys gets nothing but rounding for a gradient."""
+    apart = Apart()
+    model = apart if mask is None else AtOnce(apart, mask)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    torch.manual_seed(1)
+    ids, labels = torch.randint(10, (2, 4, 6)), torch.randint(10, (2, 24))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            F.cross_entropy(model(ids[k]).flatten(0, 1), labels[k]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_a_port_with_one_projection_and_padded_words_trains_alike(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: ported(path, mask=-1e4), ported)
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_port_whose_padded_words_count_is_another(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: ported(path, mask=0.0), ported)
+    assert found.exit_code == 1
+
+
+def chosen(path: Path, temperature: float) -> None:
+    """Choose the word of the best score, whatever the temperature."""
+    model = nn.Linear(SIZE, 10)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model), torch.no_grad():
+        (model(torch.randn(6, SIZE)) / temperature).softmax(-1).argmax(-1).add(1)
+
+
+def test_numbers_that_no_end_shows_are_said(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: chosen(path, 0.8), lambda path: chosen(path, 0.7))
+    assert found.exit_code == 0
+    assert "on the way they compute otherwise" in found.answer()
+    assert "other is 0.8, in the baseline 0.7; nothing that the step ends with shows it" in found.answer()
+    found = both(tmp_path / "same", lambda path: chosen(path, 0.7), lambda path: chosen(path, 0.7))
+    assert "otherwise" not in found.answer()

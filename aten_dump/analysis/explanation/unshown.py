@@ -1,0 +1,55 @@
+"""Calls that both sides give other numbers, where nothing that the step ends with shows it.
+
+A temperature shows in the words that are drawn only if one of them is another. The ends are the same then, and yet the
+programs do not compute the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...dump import Call
+from ..evaluation.evaluation import Evaluation
+from ..evidence.evidence_rows import Pair
+from ..flow.argument_differences import argument_differences
+
+_MOST: Final = 3  # lines that are named
+
+
+def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Return in a sentence for each line which calls are given the same tensors and other numbers.
+
+    What they make the other side does not have, or else it would be the same.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for pair in pairs:
+        if told := _differences(sides, pair):
+            found.setdefault((pair.target.where, told), []).append(pair.target.name)
+    said = []
+    for (where, told), names in found.items():
+        more = f" and {len(names) - 1} more calls" if len(names) > 1 else ""
+        given = f"{names[0]}{more}{f' ({where})' if where else ''}"
+        said.append(f"{given}: {told}; nothing that the step ends with shows it")
+    rest = len(said) - _MOST
+    return (*said[:_MOST], *([f"calls at {rest} more lines are given other numbers"] if rest > 0 else ()))
+
+
+def _differences(sides: tuple[Evaluation, Evaluation], pair: Pair) -> str:
+    """Return in which numbers two calls differ that are given the same tensors; "" if in none."""
+    calls = pair.target, pair.baseline
+    if calls[0].op != calls[1].op or not all(_makes_odd(sides, side, calls[side]) for side in (0, 1)):
+        return ""
+    read = [[side.numbers.get(v.id) for _, v in side.flow.reads(c)] for side, c in zip(sides, calls, strict=True)]
+    if not read[0] or read[0] != read[1]:
+        return ""
+    return "; ".join(str(one) for one in argument_differences(*calls) if one.numbers)
+
+
+def _makes_odd(sides: tuple[Evaluation, Evaluation], side: int, call: Call) -> bool:
+    """Return True if a call makes something that the other side does not have."""
+    if call.kind != "aten":
+        return False
+    evaluation, others = sides[side], sides[1 - side].holders
+    numbers = [evaluation.numbers.get(value.id) for _, value in evaluation.flow.results(call)]
+    return bool(numbers) and all(number is not None and number not in others for number in numbers)
