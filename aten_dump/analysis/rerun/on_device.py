@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...torch_names import tree_leaves, tree_map
 from ..given_device import usable_device
 
 _CPU: Final = torch.device("cpu")
@@ -49,17 +49,21 @@ def on_device(op: Any) -> Callable[..., Any] | None:
         return None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if sum(tensor.numel() for tensor in given) < _FEWEST:
             return op(*args, **kwargs)
         try:
-            args_there, kwargs_there = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), (args, kwargs))
-            return pytree.tree_map_only(torch.Tensor, lambda t: t.to(_CPU), op(*args_there, **kwargs_there))
+            args_there, kwargs_there = _moved((args, kwargs), device)
+            return _moved(op(*args_there, **kwargs_there), _CPU)
         except RuntimeError:  # no kernel, no float64, or no memory
             _lacking.add((str(device), op.name()))
             return op(*args, **kwargs)
 
     return run
+
+
+def _moved(tree: Any, device: torch.device) -> Any:
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
 @cache
