@@ -33,7 +33,7 @@ OF_OBJECTS = {
     "_has_method": "of an object of TorchScript",
 }
 NOT_OF_TORCH = {"_getframe", "_field_defaults"}  # of sys, of a NamedTuple
-TEXTS = {"dump/foreign/msprobe_dump.py": {"torch._VF"}}  # in which the name is data, and nothing is looked up
+TEXTS = {"other_tools/msprobe/msprobe_dump.py": {"torch._VF"}}  # in which the name is data, and nothing is looked up
 ASKED_OF_A_DEVICE = {"analysis/given_device.py"}  # whose names torch.device has found good
 _DOTTED = re.compile(r"torch(\.\w+)+")
 
