@@ -43,6 +43,9 @@ _NPU_OPTIONS: Final = MappingProxyType(
 )
 
 
+_GRAPH_ROOMS: Final = ("accelerator", "cuda", "npu", "xpu")  # modules of torch's
+_GRAPH_METHODS: Final = ("capture_begin", "capture_end", "replay")
+
 # The orders in which an NPU may keep the elements of a tensor in memory, padded; the others are plain.
 _PRIVATE_FORMATS: Final = MappingProxyType(
     {
@@ -101,6 +104,24 @@ def device_in_use() -> torch.device | None:
     if device is None or not getattr(torch.get_device_module(device), "is_initialized", bool)():
         return None
     return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+def graph_classes() -> list[type]:
+    """Return the classes of torch whose objects capture what a device is asked to do, and replay it."""
+    import torch
+
+    rooms = [vars(room) for name in _GRAPH_ROOMS if (room := getattr(torch, name, None)) is not None]
+    found = {id(kind): kind for room in rooms for kind in room.values() if isinstance(kind, type)}
+    return [kind for kind in found.values() if all(hasattr(kind, name) for name in _GRAPH_METHODS)]
+
+
+def is_capturing() -> bool:
+    """Return True if the current stream of a device in use is being captured into a graph."""
+    import torch
+
+    device = device_in_use()
+    ask = None if device is None else getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+    return bool(ask is not None and ask())
 
 
 def made_current(device: torch.device) -> AbstractContextManager[None]:

@@ -22,7 +22,8 @@ from .calling_frame import calling_frame
 from .intercept.compiled_functions import CompiledCalls
 from .intercept.compiled_kernels import CompiledKernels
 from .intercept.custom_functions import FunctionCalls, run_as_call
-from .intercept.interception import Interception
+from .intercept.device_graphs import DeviceGraphs
+from .intercept.interception import Interception, Interceptor
 from .intercept.module_calls import ModuleCalls
 from .intercept.optimizer_steps import OptimizerSteps
 from .intercept.packaged_models import PackagedModels
@@ -95,8 +96,9 @@ class DumpMode:
         paths, self._watch = ModulePaths(model), Watch()
         self._paths = paths
         self._interception = _interception(self.config, paths, self._watch, outermost)
-        self._kernels = CompiledKernels(self._watch) if self.config.compile == "kernels" else None
         self._session = Session(self.config, paths, sink, self._watch, self._interception)
+        kernels = [CompiledKernels(self._watch)] if self.config.compile == "kernels" else []
+        self._throughout: list[Interceptor] = [*kernels, DeviceGraphs(self._watch, self._session.settle)]
         self._signals = HeldSignals(self._watch.is_busy)
 
     def __enter__(self) -> DumpMode:
@@ -132,16 +134,17 @@ class DumpMode:
             self._session.current_step = step_number("start", step)
         try:
             self._signals.install()
-            if self._kernels is not None and not self._session.is_entered:
-                self._kernels.install()
+            if not self._session.is_entered:
+                for one in self._throughout:
+                    one.install()
             self._session.enter()
         finally:
             if self._session.is_entered and self not in _entered:
                 _entered.append(self)
             elif not self._session.is_entered:
                 self._signals.remove()
-                if self._kernels is not None:
-                    self._kernels.remove()
+                for one in self._throughout:
+                    one.remove()
                 deliver()
         try:
             deliver()
@@ -365,8 +368,8 @@ class DumpMode:
                     _entered.remove(self)
                 self._signals.remove()
                 self._interception.remove()
-                if self._kernels is not None:
-                    self._kernels.remove()
+                for one in self._throughout:
+                    one.remove()
             deliver()
 
 

@@ -13,6 +13,7 @@ from ..config import DumpConfig
 from ..store.records import GRADIENT, NOTE, Gradient, Note
 from ..store.sink import Sink
 from .autograd.node_runs import NodeRuns
+from .calls.captured import CapturedGraph
 from .calls.ops import Ops
 from .calls.python_calls import PythonCalls
 from .calls.remarks import Remarks
@@ -97,6 +98,17 @@ class StepRecorder:
             else:
                 self._runs.come_back()
 
+    def capture(self, graph: CapturedGraph | None) -> None:
+        """A graph of a device is captured from now on; None: no more. Nothing that is captured runs."""
+        with self.step.here.state.own:
+            if graph is not None:
+                self.step.coverage.add("device_graph")
+                self.go_unobserved()
+            elif self.ops.captured is not None:
+                self.trust_no_memory()
+            self.ops.captured = graph
+            self.values.keep_data(graph is None)
+
     def kernels_unseen(self, name: str = "") -> None:
         """Compiled code runs a kernel that is not recorded: trust no memory that such code writes, in this step."""
         with self.step.here.state.own:
@@ -164,14 +176,17 @@ class StepRecorder:
 class Watch:
     """Which recorder records now: what all that stands in the program's way asks first."""
 
-    __slots__ = ("in_step", "recorder")
+    __slots__ = ("_captured", "in_step", "recorder")
 
     def __init__(self) -> None:
         self.recorder: StepRecorder | None = None  # None while nothing is recorded
         self.in_step: StepRecorder | None = None  # of the step in progress, also while it is paused
+        self._captured: CapturedGraph | None = None  # a graph of a device that is being captured
 
     def turn_on(self, recorder: StepRecorder) -> None:
         """Record from now on."""
+        if self._captured is not recorder.ops.captured:
+            recorder.capture(self._captured)
         recorder.step.is_on = True
         self.recorder = self.in_step = recorder
 
@@ -185,6 +200,12 @@ class Watch:
         """Pass on to the step in progress, if there is one, that compiled autograd was turned on or off."""
         if self.in_step is not None:
             self.in_step.passes_are_compiled(is_on)
+
+    def capture(self, graph: CapturedGraph | None) -> None:
+        """Have the step in progress, and those that begin until it has ended, record a capture; None: it has ended."""
+        self._captured = graph
+        if self.in_step is not None:
+            self.in_step.capture(graph)
 
     def is_busy(self) -> bool:
         """Return True if the thread that began the step is in the recorder's own code, as far as that is marked."""

@@ -188,6 +188,12 @@ class Session:
             self._guarded(recorder.flush)
         self._guarded(sink.flush)
 
+    def settle(self) -> None:
+        """Wait until nothing that was recorded waits for a device."""
+        for waits in (self._recorder, self._sink):
+            if waits is not None and self._failed is None:
+                self._guarded(waits.flush)
+
     def close(self) -> None:
         """Commit the step in progress and wait until all of it is on file. Idempotent."""
         if not self.is_entered:

@@ -21,6 +21,8 @@ _MESSAGES: Final[dict[str, str]] = {
     "before the recording began, or C++ code calls them: {names}",
     "packaged_model": "{n} runs of models that AOTInductor compiled: their inputs and outputs are recorded, "
     "the kernels in them are not",
+    "device_graph": "{n} graphs of a device were captured: what is captured does not run, and is recorded without data",
+    "graph_replay": "{n} replays of graphs of a device are one call each, the kernels in them are not recorded",
     "compiled_autograd": "compiled autograd was on: the ops of its backward passes name no forward call, and their "
     "nodes and gradients are not recorded",
     "wrapped_tensors": "{n} times a tensor without memory of its own was recorded by its shape alone: {names}",

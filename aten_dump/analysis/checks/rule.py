@@ -114,7 +114,10 @@ def _lacks_ranks(step: StepFacts) -> str:
 _RECOMPUTE: Final = PHASES.index("recompute")  # checkpointing ends it with an error of its own
 # Notes about calls that happened and are not in the recording.
 _UNSEEN: Final = frozenset(
-    ("selection", "trigger", "traced", "compiled_autograd", "other_threads", "unseen", "packaged_model", "exception")
+    (
+        *("selection", "trigger", "traced", "compiled_autograd", "other_threads", "unseen", "exception"),
+        *("packaged_model", "device_graph", "graph_replay"),
+    )
 )
 _LACKS: Final[dict[Need, Callable[[StepFacts], str]]] = {
     "whole": _lacks_whole,

@@ -36,6 +36,7 @@ from ..torch_internals.engine import (
 from ..torch_internals.tracing import kind_of_types
 from ..values.argument_encoding import encode, encode_all, encode_unless_known
 from ..values.value_ids import ValueIds
+from .captured import CapturedGraph
 from .op_entries import OpEntry, new_entry
 
 _INT64: Final = 2**63 - 1
@@ -127,6 +128,7 @@ class Ops:
         self.stages: dict[str, dict[int, int]] = {}  # of captured graphs: places of nodes that are on file
         self.kernel_links = KernelLinks()
         self._entries: dict[int, OpEntry] = {}  # by the id of the op
+        self.captured: CapturedGraph | None = None  # the graph of a device that is being captured
 
     def entry_of(self, func: Any) -> OpEntry:
         """Return the step's entry of an op."""
@@ -202,6 +204,8 @@ class PendingOp(Place):
             own.enter(now_ns)
             try:
                 self._record(args, kwargs, result, error, now_ns - step.start_ns - self.start_ns)
+                if self.ops.captured is not None:
+                    self.ops.captured.saw(args, kwargs, result)
             finally:
                 own.leave()
         except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user

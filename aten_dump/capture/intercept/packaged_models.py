@@ -1,25 +1,15 @@
-"""Models that AOTInductor compiled ahead of time: each run of one is recorded as one call.
-
-Theory of operation
-    A packaged model runs in C++. A few of its ops come by the dispatcher, its kernels do not, and these write to the
-    memory that such an op was seen to write. So the methods of torch that run one are wrapped while a step is recorded,
-    and a run is treated as that of a compiled function: ops in it, and all that follows, take memory for what it was
-    only if it holds the same bytes.
-"""
+"""Models that AOTInductor compiled ahead of time: each run of one is recorded as one call (`unseen_runs`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from ..calling_frame import calling_frame
-from ..interrupts import deliver, held, runs_program
+from ..interrupts import runs_program
 from ..naming.call_name import CallName
-from ..recorder import StepRecorder, Watch
-from ..step.open_calls import OpenCall
+from ..recorder import Watch
 from ..torch_internals.compiler import PACKAGED_MODELS
-from ..torch_internals.engine import len_dispatch_stack
 from ..torch_internals.patches import Patch
+from .unseen_runs import is_seen, run_as_one_call
 
 _RUNS: Final = ("run", "boxed_run")
 
@@ -51,34 +41,10 @@ class PackagedModels:
         @runs_program
         def wrapper(self_: Any, *args: Any, **kwargs: Any) -> Any:
             recorder = self._watch.recorder
-            if recorder is None or recorder.step.here.state.own.depth or not len_dispatch_stack():
+            if recorder is None or not is_seen(recorder):
                 return original(self_, *args, **kwargs)
-            call = recorder.calls.begin(recorder.step.here.state, name, args, kwargs, calling_frame())
-            result = self._run(recorder, call, lambda: original(self_, *args, **kwargs))
-            if held:
-                deliver()
-            return result
+            return run_as_one_call(
+                recorder, name, "packaged_model", (args, kwargs), lambda: original(self_, *args, **kwargs)
+            )
 
         self._patches.append(Patch(owner, method, wrapper))
-
-    @staticmethod
-    @runs_program
-    def _run(recorder: StepRecorder, call: OpenCall | None, run: Callable[[], Any]) -> Any:
-        thread, storages = recorder.step.here.state, recorder.values.storages
-        recorder.step.coverage.add("packaged_model")
-        with thread.own:
-            unwritten = storages.unwritten_contents()
-        thread.aside += 1
-        result, error = None, None
-        try:
-            result = run()
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            thread.aside -= 1
-            with thread.own:
-                storages.invalidate(unwritten)
-            if call is not None:
-                recorder.calls.end(thread, call, result, error)
-        return result

@@ -36,17 +36,18 @@ _Extents = dict[tuple[int, int], bytes]  # first byte, past the last byte -> dig
 class UnseenWrites:
     """What the storages of one step were last seen to hold."""
 
-    __slots__ = ("_known", "_seconds", "_words", "count")
+    __slots__ = ("_known", "_seconds", "_words", "count", "rests")
 
     def __init__(self, seconds: dict[str, float], *, sampled: bool = False) -> None:
         self._seconds = seconds
         self._words = _Words() if sampled else None  # of host memory alone
         self._known: dict[int, tuple[int, _Extents]] = {}  # storage id -> version, its extents
         self.count = 0
+        self.rests = False  # no memory is to be read
 
     def check(self, tensor: torch.Tensor, state: StorageState) -> None:
         """Begin a new version of the storage if its contents are not those seen at this version."""
-        if self._words is not None and self._words.are_as_seen(tensor, state):
+        if self.rests or (self._words is not None and self._words.are_as_seen(tensor, state)):
             return
         start = perf_counter()
         extent = _extent(tensor, state) if self._words is None else self._words.extent(tensor, state)

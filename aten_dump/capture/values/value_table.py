@@ -81,6 +81,12 @@ class ValueTable(ValueIds):
         """How many values there are so far."""
         return self._records.count
 
+    def keep_data(self, wanted: bool) -> None:
+        """Keep the data of values from now on, as the configuration asks for; or their structure alone."""
+        self._keeps_data = wanted and not self._keeper.keeps_nothing
+        if self._unseen_writes is not None:
+            self._unseen_writes.rests = not wanted
+
     def value_of(self, tensor: torch.Tensor, keep: bool) -> int:
         number: int = self.tree_of(tensor, keep)[1]
         return number
