@@ -68,7 +68,9 @@ def test_a_kernel_opens_into_its_ops_and_source_lines(compiled: Path, report_of:
     assert report.page.locator("details.computed table").is_visible()
 
 
-def test_a_kernel_is_found_in_the_table_and_opened_from_there(compiled: Path, report_of: Report, open_report: Open) -> None:
+def test_a_kernel_is_found_in_the_table_and_opened_from_there(
+    compiled: Path, report_of: Report, open_report: Open
+) -> None:
     call = _kernel(compiled)
     report = open_report(report_of(compiled), f"#view=calls&call={call.name}")
     report.page.wait_for_selector(".row[aria-selected=true]")
