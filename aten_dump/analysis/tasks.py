@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from ..dump import RankDump
 from ..store.records import CALL_KINDS
 from .evidence.evidence_rows import Pair
@@ -69,7 +71,7 @@ def pair_calls(target: RankDump, baseline: RankDump, mapping: Mapping) -> list[P
 def pairs_of(target: RankDump, baseline: RankDump, mapping: Mapping) -> Iterator[Pair]:
     """Yield what `pair_calls` returns; a large step has too many calls to keep handles of all."""
     kinds = target.calls_by_kind().keys() & baseline.calls_by_kind().keys()
-    positions = [positions_of_kinds(rank, kinds) for rank in (target, baseline)]
+    positions = [_in_recorded_calls(rank, positions_of_kinds(rank, kinds)) for rank in (target, baseline)]
     keys = call_keys(target, positions[0], mapping), call_keys(baseline, positions[1])
     matches = align(*keys, pinned=_pinned(target, baseline, positions, mapping))
     yield from (_pair(target, baseline, positions, match) for match in matches)
@@ -81,6 +83,15 @@ def positions_of_kinds(rank: RankDump, kinds: Iterable[str]) -> list[int]:
     calls = rank.tables.calls
     codes = {op.id for op in rank.tables.ops.records() if CALL_KINDS[op.call_kind] in wanted}
     return [position for position in range(len(calls)) if calls[position].op in codes]
+
+
+def _in_recorded_calls(rank: RankDump, positions: list[int]) -> list[int]:
+    """Return the calls of a cut recording without those whose caller is gone: they cannot be told from others."""
+    if not rank.index_lacks:
+        return positions
+    calls = rank.tables.calls
+    is_known = np.isin(calls.column("parent"), np.append(calls.column("id"), 0))
+    return [position for position in positions if is_known[position]]
 
 
 def _pair(target: RankDump, baseline: RankDump, positions: list[list[int]], match: Match) -> Pair:

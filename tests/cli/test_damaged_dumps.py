@@ -16,7 +16,7 @@ from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.analysis.replay import replay
 from aten_dump.cli.main import COMMANDS, main
 from aten_dump.dump import RankDump
-from aten_dump.store.records import COMMIT
+from aten_dump.store.records import CALL, COMMIT
 from aten_dump.store.recovery import recover
 from tests.cli.commands.tiny import record
 from tests.report.serve.server_process import Served
@@ -196,6 +196,20 @@ def test_a_cut_step_is_not_accused_of_what_it_had_no_time_for(pair: tuple[Path, 
             assert compare(target, baseline).verdict == "incomparable", compare(target, baseline).answer()
         recover(index_of(dump).parent)
         assert compare(dump, pair[0]).verdict == "incomparable", compare(dump, pair[0]).answer()
+
+
+def test_a_call_whose_caller_was_cut_off_is_not_taken_for_another(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """A caller is recorded after what it calls: without it, ops of one kind would be counted past each other."""
+    rows = [row for row in records_of(index_of(pair[0])) if row[0] != COMMIT]
+    calls = {row[1]: at for at, row in enumerate(rows) if row[0] == CALL}
+    updates = [at for at, row in enumerate(rows) if row[0] == CALL and at < calls.get(row[2], 0) and row[6] == 3]
+    assert len(updates) > 2
+    for at in updates[1:4]:
+        dump = tmp_path / f"{at}"
+        shutil.copytree(pair[0], dump)
+        index_of(dump).write_bytes(signed(rows[: at + 1]))
+        for target, baseline in ((dump, pair[0]), (pair[0], dump)):
+            assert compare(target, baseline).verdict == "incomparable", compare(target, baseline).answer()
 
 
 @pytest.mark.parametrize("read", [find_nonfinite, replay])
