@@ -160,7 +160,7 @@ FAULTS: dict[str, Fault] = {
     "code of erf": _in_code(".erf()", ".tanh()", F.gelu),
     "code of tanh": _in_code(".tanh()", ".sin()", lambda x: x.tanh() + 1),
     "code of a constant": _in_code("static_cast<float>(0.5)", "static_cast<float>(0.51)", F.gelu),
-    "code of a loop": _in_code("static_cast<int64_t>(16L)", "static_cast<int64_t>(8L)", lambda x: x.cos().sum(0)),
+    "code of a loop": _in_code("x1<static_cast<int64_t>(8L)", "x1<static_cast<int64_t>(7L)", lambda x: x.cos().sum(0)),
     "code of a backward": _in_code(".exp()", ".sin()", F.elu, is_trained=True),
 }
 
