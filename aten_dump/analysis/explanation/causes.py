@@ -523,6 +523,9 @@ class Causes:
         made = value.producer
         if made is not None:
             return f"{made[0].name}.{made[1]}"
+        writer = self._sides[side].flow.writer(value)
+        if writer is not None:
+            return f"what {writer[0].name} left"
         return f"{name_of(self._sides[side].flow, value)} as it was before the step"
 
     def _is_part(self, value: Value, other: Value) -> bool:

@@ -102,10 +102,14 @@ class RankVerdict:
         """The names of the ends that depend on memory that nothing wrote, or that may have been kept.
 
         Beside a loss that is known, one that was made of nothing is none: a pipeline infers its shapes on such memory.
+        Of outputs some may be memory to fill, but not all that a step is for.
         """
         target, _ = self._found.sides
-        known = [end for end in self._found.ends[0] if end.kind != "output"]
-        odd = [end for end in known if target.depends(end.value)]
+        ends = self._found.ends[0]
+        known = [end for end in ends if end.kind != "output"]
+        odd = [end for end in known or ends if target.depends(end.value)]
+        if not known and len(odd) < len(ends):
+            odd = []
         has_loss = any(end.kind == "loss" and not target.depends(end.value) for end in known)
         found = [end.name for end in odd if not (has_loss and end.kind == "loss")]
         unclear = [] if self.findings else [f"result ({end.name})" for end in self._found.unclear]

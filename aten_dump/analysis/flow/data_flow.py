@@ -281,10 +281,27 @@ def calls_apart(rank: RankDump, *, wrappers: bool) -> frozenset[int]:
             found.add(call.id)
         elif call.op in placing or call.stack in buckets or pickling.runs(call.stack):
             found.add(call.id)
+    found |= _handing_on(rank, aten - collectives)
     if wrappers:
         found |= _waits(rank, collectives)
         found |= _wrapping(rank, aten, {call.parent for call in tables.calls if call.op in aten})
     return frozenset(found)
+
+
+def _handing_on(rank: RankDump, aten: set[int]) -> set[int]:
+    """Return the ids of ops that return what ops within them made: those on a tensor that waits for a collective."""
+    made: dict[int, list[int]] = {}
+    for call in rank.tables.calls:
+        if call.parent and call.op in aten:
+            collect(call.outputs, made.setdefault(call.parent, []))
+    found: set[int] = set()
+    for call in rank.tables.calls if made else ():
+        if call.id in made and call.op in aten:
+            ids: list[int] = []
+            collect(call.outputs, ids)
+            if ids and set(ids) <= set(made[call.id]):
+                found.add(call.id)
+    return found
 
 
 def _waits(rank: RankDump, collectives: set[int]) -> set[int]:

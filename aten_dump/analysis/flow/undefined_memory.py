@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...dump import Call, Value
 from ...errors import AtenDumpError
 from ...store import records
+from ...store.op_names import WAIT_TENSOR
 from ..rerun.allowed_ops import registered_op
 from ..rerun.shared_memory import Moment, extent, moment_of, storage_bytes
 from ..rerun.undefined_elements import DEPENDS, undefined_elements
@@ -113,6 +114,11 @@ class UndefinedMemory:
         for value in given:
             self._arrive(value)
             self._look(value, found)
+        if call.op == WAIT_TENSOR:  # what it waits for is undefined until then, and as the collective made it after
+            for _, value in call.result_values():
+                if not value.undefined:
+                    self._memory.pop(value.storage, None)
+            return
         read = [v for _, v in self._flow.reads(call) if v.numel and (v.undefined or v.id in found)]
         unlike = self._unlike(call, given, read) if read and not self._flow.is_view(call) else {}
         if unlike:

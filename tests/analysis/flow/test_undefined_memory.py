@@ -230,3 +230,50 @@ def test_what_compares_or_orders_undefined_numbers_is_undefined(
     call = [call for call in memory.rank.calls if call.kind == "aten"][-1]
     found = memory.memory.elements(next(value for _, value in call.result_values() if not value.is_floating))
     assert found is not None and bool((found == DEPENDS).all()), call.name
+
+
+class Reduced(nn.Module):
+    """Adds up what a layer makes over all ranks, here one, and goes on with it: it is waited for where it is read."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.factor = nn.Linear(2, 4), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.distributed import _functional_collectives as functional
+        from torch.distributed import group
+
+        assert group.WORLD is not None
+        total = functional.all_reduce(self.layer(x), "sum", group.WORLD)
+        return (total.view(-1) * self.factor).exp()
+
+
+def test_what_a_reduction_brings_is_known_once_it_was_waited_for(tmp_path: Path) -> None:
+    """Until then its memory is undefined: what is computed of it after is not."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for name, factor in (("target", 0.7), ("baseline", 0.8)):
+            model = Reduced(factor)
+            with DumpMode(DumpConfig(path=tmp_path / name, data="tensor"), model=model), torch.no_grad():
+                model(H)
+    finally:
+        dist.destroy_process_group()
+    found = compare(tmp_path / "target", tmp_path / "baseline")
+    assert found.exit_code == 1, found.answer()
+    assert "other is 0.7, in the baseline 0.8" in found.answer()
+
+
+class Unwritten(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(4, 2) * x[:4]
+
+
+def test_a_result_that_is_made_of_nothing_agrees_with_none(tmp_path: Path) -> None:
+    for name in ("target", "baseline"):
+        with DumpMode(DumpConfig(path=tmp_path / name, data="tensor"), model=(model := Unwritten())):
+            model(H + (name == "target"))
+    found = compare(tmp_path / "target", tmp_path / "baseline")
+    assert found.exit_code == 2 and "nobody knows" in found.answer(), found.answer()
