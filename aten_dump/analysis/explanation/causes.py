@@ -271,7 +271,7 @@ class Causes:
         if first.op == other.op:
             told = f"both compute {_op(first)}, the target of {_given(first)}, the baseline of {_given(other)}"
         text = f"{told} ({_line(other)})"
-        return Cause("region", first, other, text, self._same_inputs(0, first, other), calls=_names_of(cones))
+        return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
 
     def _may_stand_for(self, target: Call, baseline: Call) -> bool:
         """Return True if two calls of an op are made at one place, or make as much of something both sides have."""
@@ -380,7 +380,7 @@ class Causes:
         if numbers:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
-            return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(0, first, other), name)
+            return Cause("argument", first, other, f"other arguments: {text}", self._same_inputs(first, other), name)
         if (source := other_source(self._sides, self._sources, first, other)) is not None:
             return Cause("source", first, other, source[1], "", source[0])
         read = self._sides[0].flow.reads(first)
@@ -401,7 +401,7 @@ class Causes:
         taken = [self._taken(side, call) for side, call in enumerate((first, other))]
         if taken[0] and taken[1] and taken[0] != taken[1]:
             text = f"the target goes on with {taken[0]} of it, the baseline with {taken[1]}"
-            same = self._same_inputs(0, first, other)
+            same = self._same_inputs(first, other)
             return Cause("rewired", first, other, text, same, taken[0], takes_another=True)
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
@@ -411,7 +411,7 @@ class Causes:
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
-        inputs = self._places_of_inputs(0, first) if parts else self._same_inputs(0, first, other)
+        inputs = self._places_of_inputs(0, first) if parts else self._same_inputs(first, other)
         return Cause("op", first, other, text, inputs)
 
     def _taken(self, side: int, call: Call) -> str:
@@ -448,7 +448,7 @@ class Causes:
             first, other = behind
         told = [str(one) for one in argument_differences(first, other) if one.dtypes is not None]
         text = f"other arguments: {told[0]}" if told else "it computes in another dtype than the baseline"
-        return Cause("argument" if told else "op", first, other, text, self._same_inputs(0, first, other))
+        return Cause("argument" if told else "op", first, other, text, self._same_inputs(first, other))
 
     def _makers_in_other_dtypes(self, first: Call, other: Call) -> tuple[Call, Call] | None:
         theirs = dict(self._sides[1].flow.reads(other))
@@ -536,12 +536,15 @@ class Causes:
         numbers = (self._sides[side].numbers.get(one.id, 0) for side, one in enumerate((value, other)))
         return any(self._sides[1 - side].holders.get(number) == [] for side, number in enumerate(numbers))
 
-    def _same_inputs(self, side: int, first: Call, other: Call) -> str:
-        ours = {self._sides[0].numbers.get(value.id) for _, value in self._sides[0].flow.reads(first)}
-        theirs = {self._sides[1].numbers.get(value.id) for _, value in self._sides[1].flow.reads(other)}
-        if ours == theirs and ours:
-            return "its inputs are the same"
-        return "its inputs are the same as values of the baseline" if ours else ""
+    def _same_inputs(self, first: Call, other: Call) -> str:
+        """Return what both sides have of what two calls read, in a clause; "" if the target reads something alone."""
+        ours, theirs = (
+            {side.numbers.get(value.id) for _, value in side.flow.reads(call)}
+            for side, call in zip(self._sides, (first, other), strict=True)
+        )
+        if not ours or not all(self._sides[1].holders.get(number or 0) for number in ours):
+            return ""
+        return "its inputs are the same" + ("" if ours == theirs else " as values of the baseline")
 
     def _at_an_end(self, odd: Odd) -> Cause:
         """Return the cause where every value has a counterpart, and an end has another one."""

@@ -228,7 +228,10 @@ def test_what_cuts_a_gradient_off_is_named_with_the_parameters_that_lose_theirs(
 
 
 def test_a_source_that_differs_is_named_where_it_is_read_first(record: Callable[..., Any]) -> None:
-    """A row for padding that is never asked for differs, and only the decay of an optimizer shows it."""
+    """A row for padding that is never asked for differs, and only the decay of an optimizer shows it.
+
+    So the two do not read the same, and nothing is said of their inputs.
+    """
 
     def trained(padding: int | None) -> Any:
         torch.manual_seed(0)
@@ -246,6 +249,7 @@ def test_a_source_that_differs_is_named_where_it_is_read_first(record: Callable[
     found = compare(trained(None), trained(0))
     assert found.cause is not None and found.cause.kind == "argument", found.answer()
     assert found.cause.row.place.op == "aten::embedding" and "padding_idx" in found.cause.text
+    assert not found.cause.inputs
 
 
 @pytest.mark.parametrize("clears", [True, False])
