@@ -279,9 +279,11 @@ def _with_ends(
     if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):
         unknown = (*unknown, *dict.fromkeys(f"{end.name}, of which nothing is finite" for end in odd[0] or odd[1]))
         odd = [], []
+    if unseen := _behind_unseen(odd, sides):
+        odd, unknown = ([], []), (*unknown, *unseen)
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
     is_trained = any(end.kind != "output" and end.is_changed and not end.is_read for side in ends for end in side)
-    if is_trained and not (any(odd) or near):
+    if is_trained and not (any(odd) or near or unseen):
         unread = list(unread_of(sides[0])), list(unread_of(sides[1]))
         odd, notes = unread_alike(sides, unread), (*notes, *_of_one_side(sides, made_alone(sides, unread)))
     if any(odd) or near or is_trained:
@@ -290,6 +292,16 @@ def _with_ends(
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, [*ends[0], *ends[1]])]
     return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near, notes=notes)
+
+
+def _behind_unseen(odd: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]) -> list[str]:
+    """Return what is said of ends that all rest on gradients, where a side compiled its autograd: it shows none."""
+    notes = ({note.code for note in side.flow.rank.notes} for side in sides)
+    blind = [name for name, codes in zip(SIDES, notes, strict=True) if "compiled_autograd" in codes]
+    ends = [*odd[0], *odd[1]]
+    if not blind or any(end.kind not in ("gradient", "left") for end in ends):
+        return []
+    return [*dict.fromkeys(f"{end.name}, as autograd was compiled in the {blind[0]}" for end in ends)]
 
 
 def _is_split_loss(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:

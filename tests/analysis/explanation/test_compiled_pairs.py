@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 
 from aten_dump import DumpConfig, DumpMode, compare
 from tests.torch_features import needs_results_of_compiled
@@ -52,3 +53,22 @@ def test_compiled_training_against_eager_training(tmp_path: Path, first: str) ->
     assert honest.exit_code == 0, honest.answer()
     assert "ran compiled code" in honest.answer()
     assert wrong.exit_code == 1, wrong.answer()
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 2), (1.5, 1)])
+def test_gradients_that_a_compiled_autograd_does_not_show_are_unknown(factor: float, code: int, tmp_path: Path) -> None:
+    """They are not taken for cut off; a mistake in the forward is found all the same."""
+
+    def trained(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+        with DumpMode(DumpConfig(path=str(tmp_path / name), data="tensor", compile="opaque"), model=model):
+            (model(torch.linspace(-1, 1, 18).view(3, 6)) * factor).square().mean().backward()
+        return tmp_path / name
+
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        compiled = trained("compiled", factor)
+    found = compare(compiled, trained("written", 1.0))
+    assert found.exit_code == code, found.answer()
+    if code == 2:
+        assert "0.weight, as autograd was compiled in the target" in found.answer()
