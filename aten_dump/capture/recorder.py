@@ -202,7 +202,7 @@ class Watch:
             self.in_step.passes_are_compiled(is_on)
 
     def capture(self, graph: CapturedGraph | None) -> None:
-        """Have the step in progress, and those that begin until it has ended, record a capture; None: it has ended."""
+        """Record a capture, in the step in progress and those that begin before it has ended; None: it has ended."""
         self._captured = graph
         if self.in_step is not None:
             self.in_step.capture(graph)

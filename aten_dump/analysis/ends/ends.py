@@ -175,8 +175,13 @@ def phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
 
 def _is_dropped(evaluation: Evaluation, value: Value) -> bool:
     """Return True if a gradient was set to zero, or nothing is known of it."""
+    return value.id not in evaluation.signatures or _is_zero(evaluation, value)
+
+
+def _is_zero(evaluation: Evaluation, value: Value) -> bool:
+    """Return True if it is known that all elements of a value are zero."""
     signature = evaluation.signatures.get(value.id)
-    return signature is None or (signature.norm == 0 and not signature.nonfinite)
+    return signature is not None and signature.norm == 0 and not signature.nonfinite
 
 
 def wanted_of(flow: DataFlow) -> set[int]:
@@ -272,7 +277,7 @@ def unmatched(
             if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
                 partner = None
             if partner is None or partner.number is None:
-                is_none = end.kind == "gradient" and _is_dropped(sides[side], end.value)  # as good as no gradient
+                is_none = end.kind == "gradient" and _is_zero(sides[side], end.value)  # as good as no gradient
                 if end.kind != "read" and not is_none and (end.number not in holders or id(end) in lost):
                     odd[side].append(end)
             elif end.number != partner.number:

@@ -27,7 +27,7 @@ def other_source(
         if _held_the_same(value, theirs[slot]):
             names = name_of(sides[0].flow, value), name_of(sides[1].flow, theirs[slot])
             return slot, f"it reads {names[0]}, in the baseline {names[1]} of another place, which held the same"
-        writers = sources.left_by(value, theirs[slot])
+        writers = None if sources.before is None else sources.before.writers(value, theirs[slot])
         if writers is not None:
             return slot, _LEFT + _apart(*writers)
     return None

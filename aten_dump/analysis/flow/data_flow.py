@@ -291,12 +291,13 @@ def calls_apart(rank: RankDump, *, wrappers: bool) -> frozenset[int]:
 def _handing_on(rank: RankDump, aten: set[int]) -> set[int]:
     """Return the ids of ops that return what ops within them made: those on a tensor that waits for a collective."""
     made: dict[int, list[int]] = {}
+    ops = {call.id for call in rank.tables.calls if call.op in aten}
     for call in rank.tables.calls:
-        if call.parent and call.op in aten:
+        if call.parent in ops and call.id in ops:
             collect(call.outputs, made.setdefault(call.parent, []))
     found: set[int] = set()
     for call in rank.tables.calls if made else ():
-        if call.id in made and call.op in aten:
+        if call.id in made:
             ids: list[int] = []
             collect(call.outputs, ids)
             if ids and set(ids) <= set(made[call.id]):

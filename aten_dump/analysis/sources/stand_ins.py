@@ -48,14 +48,6 @@ class Sources:
         """True if the step before left on one side what is parts of the other's."""
         return self.before is not None and bool(self.before.covered)
 
-    def left_by(self, target: Value, baseline: Value) -> tuple[Call | None, Call | None] | None:
-        """Return the calls of the step before that wrote two values last, each on its side.
-
-        Returns:
-            None if it did not leave both; no call for what it left as it began.
-        """
-        return None if self.before is None else self.before.writers(target, baseline)
-
 
 class Recorded:
     """The recorded contents of values, as signatures; each is read once."""
@@ -102,7 +94,11 @@ class LeftBefore:
         return self._by_size[key].get(contents, set())
 
     def writers(self, target: Value, baseline: Value) -> tuple[Call | None, Call | None] | None:
-        """Return the calls that wrote last what the step after begins with, as `Sources.left_by` does."""
+        """Return the calls that wrote two values last with which the step after begins, each on its side.
+
+        Returns:
+            None if the step before did not leave both; no call for what it left as it began.
+        """
         left = self._left(0, target), self._left(1, baseline)
         if left[0] is None or left[1] is None:
             return None
