@@ -523,6 +523,7 @@ class Evaluation:
         """Write to what a call made, or to what a view shows, what is to stand there."""
         contents, number = self.replaced[value.id]
         self._give(value, number)
+        self.signatures[value.id] = sign(contents)
         return laid(contents.to(tensor.dtype), tensor)
 
     def _key(self, plan: CallPlan) -> Key:

@@ -37,7 +37,7 @@ from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, are_of_other_shapes, may_be_in_parts
-from ..sources.batch_order import BatchOrder, batch_order
+from ..sources.batch_order import BatchOrder, batch_order, is_met
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .left_alone import SIDES
@@ -65,6 +65,8 @@ class Evaluated:
     notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
     contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]] = ({}, {})  # of sources, as they were given
     reordered: bool = False  # the sides were given the rows of their batch in different orders
+    unmet: BatchOrder | None = None  # in which other order a batch is, and not that of ranks which compute with it
+    ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated] | None = None  # compares the ends of other evaluations
 
     @property
     def covered(self) -> Sequence[Covered]:
@@ -74,6 +76,22 @@ class Evaluated:
     @property
     def differs(self) -> bool:
         return bool(self.odd[0] or self.odd[1] or self.near)
+
+    def with_target(self, target: Evaluation, contents: Mapping[int, torch.Tensor]) -> Evaluated | None:
+        """Return what is found of another evaluation of the target.
+
+        Args:
+            target: as it was evaluated from other contents, or with other values.
+            contents: of the target's sources, by id, that were not taken as recorded.
+        """
+        if self.ask is None:
+            return None
+        baseline, shared = copy(self.sides[1]), Shared()
+        pairs = (target, self.sides[0]), (baseline, self.sides[1])
+        for side, known in pairs[::-1] if target.has_unseen else pairs:
+            side.renumber(shared, {number: one.noise for number, one in known.signatures.items()})
+        found = self.ask((target, baseline))
+        return replace(found, ask=self.ask, contents=(contents, self.contents[1]))
 
 
 def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool) -> Evaluated:
@@ -106,7 +124,9 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         (target, baseline), steps = found.sides, found.steps
     stand_ins: Mapping[int, torch.Tensor] = sources.stand_ins
     order = batch_order(flows, sources)
-    if order is not None:
+    if order is not None and not is_met(flows, order):
+        found = replace(found, unmet=order)
+    elif order is not None:
         found, stand_ins = _reordered(found, order, steps, left, before)
         target, baseline = found.sides
     apart = None if found.differs else told_apart(target, baseline, stand_ins)
@@ -231,7 +251,7 @@ def _settled(
             again = ask(sides)
             found = replace(again, notes=(*again.notes, *parts.notes))
         found = replace(found, parts=parts)
-    return replace(found, contents=contents)
+    return replace(found, contents=contents, ask=ask)
 
 
 def _parts(

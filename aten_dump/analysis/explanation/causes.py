@@ -19,6 +19,7 @@ from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
+from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
 from .candidates import Candidates, are_asked_otherwise, place_of
 from .cut_gradients import CutGradients
@@ -72,7 +73,8 @@ class Causes:
     It has more than twenty methods, one for each thing that may tell two calls apart.
 
     Attributes:
-        cones: what lies behind the ends that differ.
+        odd: the ends that differ, and not by how the work is laid out.
+        cones: what lies behind these.
         repair: evaluates the target with one of its values replaced; None: what is behind the cut is taken as it is.
     """
 
@@ -101,6 +103,7 @@ class Causes:
         self.repair: Repair | None = None
         self._layout: OtherLayout | None = None
         self._candidates = Candidates(sides, sources, ends, self._pairs)
+        self.odd: Odd = ([], [])
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
         self._part_integers(pairs)
 
@@ -137,6 +140,17 @@ class Causes:
         factor = factor_sentence(self._sides, self._ends)
         return replace(cause, text=f"{cause.text}; {factor}") if factor else cause
 
+    def of_order(self, order: BatchOrder) -> Cause | None:
+        """Return the cause where a rank has its batch in another order than the ranks that compute with its rows."""
+        given = {self._sides[0].numbers.get(value.id, 0) for value in self._sources.target}
+        first = first_reader(self._sides[0], given)
+        if first is None:
+            return None
+        pair = self._pairs[0].get(first.id)
+        slot = next((slot for slot, value in first.input_values() if self._sides[0].numbers.get(value.id) in given), "")
+        text = f"{order}; that of the ranks that it computes with is not"
+        return Cause("source", first, None if pair is None else pair.baseline, text, "", slot)
+
     def _found(self, odd: Odd, near: Sequence[NearCall]) -> Cause:
         if not (odd[0] or odd[1]):
             return self._same_op(near[0].target, near[0].baseline)
@@ -147,7 +161,7 @@ class Causes:
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
         odd = self._layout.rest
-        self.cones = self._behind(odd)
+        self.odd, self.cones = odd, self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
         if kinds != FORWARD or _reaches_backward(cones):
@@ -165,6 +179,47 @@ class Causes:
             name = name_of(self._sides[side].flow, odd[side][0].value)
             cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
         return cause
+
+    def may_be_innocent(self, cause: Cause) -> bool:
+        """Return True if something else that lies behind the ends may make them differ."""
+        sources = [{value.storage for value in cone.sources.values()} for cone in self.cones]
+        return any(len(some) > 1 for some in sources) or any(
+            call is not cause.target and call is not cause.baseline and self._is_done_otherwise(side, call)
+            for side, cone in enumerate(self.cones)
+            for call in cone.calls.values()
+            if call.phase == cause.named.phase
+        )
+
+    def _is_done_otherwise(self, side: int, call: Call) -> bool:
+        """Return True if the other side makes no such call, is given other arguments, or reads what others made."""
+        pair = self._pairs[side].get(call.id)
+        if pair is None or pair.target.op != pair.baseline.op or are_asked_otherwise(pair.target, pair.baseline):
+            return True
+        theirs = dict(self._sides[1].flow.reads(pair.baseline))
+        for slot, value in self._sides[0].flow.reads(pair.target):
+            maker = self._sides[0].flow.maker(value)
+            known = None if maker is None else self._pairs[0].get(maker.id)
+            if known is not None and slot in theirs and self._sides[1].flow.maker(theirs[slot]) is not known.baseline:
+                return True
+        return False
+
+    def differences(self, cause: Cause) -> list[tuple[Value, Value]]:
+        """Return the values of the target that a cause makes differ, each with what the baseline has there."""
+        target, baseline = cause.target, cause.baseline
+        if target is None or baseline is None or cause.takes_another or target.id not in self.cones[0].calls:
+            return []
+        flows = [side.flow for side in self._sides]
+        if cause.kind == "source":
+            ours, theirs = dict(flows[0].reads(target)), dict(flows[1].reads(baseline))
+            pairs = [(ours[slot], theirs[slot]) for slot in (cause.slot,) if slot in ours and slot in theirs]
+            pairs = [pair for pair in pairs if all(flow.maker(v) is None for flow, v in zip(flows, pair, strict=True))]
+        elif flows[0].is_view(target) or flows[1].is_view(baseline):
+            return []  # it shows memory that others read too
+        else:
+            theirs = dict(flows[1].results(baseline))
+            pairs = [(value, theirs[slot]) for slot, value in flows[0].results(target) if slot in theirs]
+        is_alike = all(one.shape == other.shape and one.dtype == other.dtype for one, other in pairs)
+        return pairs if is_alike else []
 
     def _of_cones(self, cones: tuple[Cone, Cone], kinds: Container[str], odd: Odd) -> Cause:
         """Return the cause in what lies behind some ends of these kinds."""

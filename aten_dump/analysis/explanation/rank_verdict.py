@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -36,6 +37,7 @@ from .repair import Repair
 from .spread import Spread, spread
 
 _MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
+_MOST_INNOCENT: Final = 8  # differences that are put right
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 
 
@@ -66,9 +68,7 @@ class RankVerdict:
 
     def run(self) -> None:
         if self._found.differs:
-            causes = self._causes()
-            self.findings.append(self._finding(causes.find(self._found.odd, self._found.near)))
-            self._cones = tuple(set(cone.calls) for cone in causes.cones)
+            self.findings.append(self._finding(self._cause()))
         self._compare_results()
         self._check_baseline()
         if self._found.differs and self._is_made_wrong(self.findings[0], self.findings[1:]):
@@ -91,10 +91,44 @@ class RankVerdict:
         partners = {pair.baseline.id for pair in self._pairs if pair.target.id == cause.row.place.id}
         return any(row.baseline is not None and row.baseline.id in partners for row in wrong)
 
-    def _causes(self) -> Causes:
+    def _cause(self) -> Cause:
+        """Return the first cause that the ends depend on."""
         found = self._found
+        repair = Repair(found.sides, found.steps, found.contents)
+        causes = self._causes(found, repair)
+        first = cause = (found.unmet and causes.of_order(found.unmet)) or causes.find(found.odd, found.near)
+        innocent: list[Cause] = []
+        while (again := self._without(found, causes, cause)) is not None:
+            innocent.append(cause)
+            if len(innocent) > _MOST_INNOCENT:
+                return first
+            found, repair = again, repair.of(again.sides)
+            causes = self._causes(found, repair)
+            cause = causes.find(found.odd, found.near)
+        notes = [
+            f"{one.named.name} differs ({one.text}), and nothing that the step ends with depends on it"
+            for one in innocent
+        ]
+        self._found.notes = (*self._found.notes, *notes)
+        if innocent and cause.inputs:
+            cause = replace(cause, inputs=f"{cause.inputs}, if {innocent[-1].named.name} is put right")
+        self._cones = tuple(set(cone.calls) for cone in causes.cones)
+        return cause
+
+    @staticmethod
+    def _without(found: Evaluated, causes: Causes, cause: Cause) -> Evaluated | None:
+        """Return what is found with a cause put right, if no end changes with it; None if it may be the cause."""
+        repair = causes.repair
+        differences = [] if repair is None or not causes.may_be_innocent(cause) else causes.differences(cause)
+        if repair is None or not differences:
+            return None
+        target = repair.without(differences, causes.odd)
+        again = None if target is None else found.with_target(target, repair.contents[0])
+        return None if again is None or not again.differs else again
+
+    def _causes(self, found: Evaluated, repair: Repair) -> Causes:
         causes = Causes(found.sides, found.sources, found.ends, self._pairs, found.parts)
-        causes.repair = Repair(found.sides, found.steps, found.contents)
+        causes.repair = repair
         return causes
 
     @property

@@ -6,6 +6,9 @@ Theory of operation
     If the ends come out as the baseline's do, the mistake is that value's maker or comes before it; if not, it comes
     after it, or what stands there is something else. Each step halves what is left to ask. Then the same is asked of
     what comes before the value that was found, until nothing there repairs anything.
+
+    A difference is innocent if no end changes with it put right, as what stands in rows that a mask leaves out. Then it
+    is put right for good, and the cause is looked for in what the target is without it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -24,7 +28,7 @@ from ...errors import ReplayError
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
-from ..signatures.signature import distance
+from ..signatures.signature import distance, is_equal
 from .candidates import place_of
 from .other_layout import FORWARD
 
@@ -32,6 +36,7 @@ _MOST_RUNS: Final = 24
 _MOST_CALLS: Final = 60_000  # that all runs together may evaluate
 _MOST_BYTES: Final = 1 << 30  # of the baseline's values that are held
 _MOST_LIKES: Final = 3
+_MOST_OF_ONE: Final = 2  # runs that one question takes
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
 
@@ -49,7 +54,13 @@ class _Option:
 
 
 class Repair:
-    """Evaluates the target with one of its values replaced."""
+    """Evaluates the target with some of its values replaced.
+
+    Attributes:
+        sides: evaluated.
+        contents: of both sides' sources, by id, that were not taken as recorded.
+        found: a value of the target that repairs all ends, and what the baseline has there; None: none was found.
+    """
 
     def __init__(
         self,
@@ -64,12 +75,19 @@ class Repair:
             steps: the same, as they were recorded.
             contents: of both sides' sources, by id, that were not taken as recorded.
         """
-        self._sides = sides
+        self.sides = sides
         self._steps = steps
-        self._contents = contents
-        self.found: tuple[Value, Value] | None = None  # a value of the target, and what the baseline has there
+        self.contents = contents
+        self.found: tuple[Value, Value] | None = None
         self._left = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
+        self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
+
+    def of(self, sides: tuple[Evaluation, Evaluation]) -> Repair:
+        """Return what asks the same of other evaluations of both sides, with what was put right."""
+        found = copy(self)
+        found.sides = sides
+        return found
 
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         """Return the parts of two cones behind the first value that repairs all ends; the same cones if none does."""
@@ -78,13 +96,52 @@ class Repair:
             return cones
         self.found = value, like = found
         narrowed = (
-            cone_of(self._sides[0], self._sides[1].holders, [value]),
-            cone_of(self._sides[1], self._sides[0].holders, [like]),
+            cone_of(self.sides[0], self.sides[1].holders, [value]),
+            cone_of(self.sides[1], self.sides[0].holders, [like]),
         )
         return narrowed if narrowed[0].calls or narrowed[1].calls else cones
 
+    def without(
+        self, differences: Sequence[tuple[Value, Value]], odd: tuple[Sequence[End], Sequence[End]]
+    ) -> Evaluation | None:
+        """Evaluate the target with some of its values put right for good; return None if an end changes with them.
+
+        Args:
+            differences: values of the target, each with what the baseline has there.
+            odd: ends that differ.
+        """
+        flow, baseline = self.sides[0].flow, self.sides[1]
+        made = {value.id: like for value, like in differences if flow.maker(value) is not None}
+        starts = {value.id: baseline.start_of(like) for value, like in differences if value.id not in made}
+        known = {number: tensor for number, tensor in starts.items() if tensor is not None}
+        if not odd[0] or self._left < _MOST_OF_ONE or len(known) < len(starts):
+            return None
+        self._hold({like.id for like in made.values()})
+        if any(like.id not in self._held for like in made.values()):
+            return None
+        before = self._put_right, self.contents
+        self._put_right = before[0] | {
+            number: (self._held[like.id], baseline.numbers[like.id]) for number, like in made.items()
+        }
+        self.contents = {**self.contents[0], **known}, self.contents[1]
+        forward = [end for end in odd[0] if end.kind in FORWARD]
+        again = self._again({}, (forward, odd[1])) if forward else None
+        if not forward or (again is not None and not any(self._is_changed(again, end) for end in forward)):
+            whole = self._again({}, odd, to_the_end=True)
+            if whole is not None and not any(self._is_changed(whole, end) for end in odd[0]):
+                return whole
+        self._put_right, self.contents = before
+        return None
+
+    def _is_changed(self, again: Evaluation, end: End) -> bool:
+        signatures = [
+            side.signatures.get(end.value.id) if end.buffer is None else side.left_as(end.buffer)
+            for side in (again, self.sides[0])
+        ]
+        return None in signatures or not is_equal(*signatures)  # type: ignore[arg-type]
+
     def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Value, Value] | None:
-        one, other = self._sides
+        one, other = self.sides
         made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
         options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
         ends = {end.value.id for end in odd[0]}
@@ -100,7 +157,7 @@ class Repair:
                 break
             option, like = options[place[0]], place[1]
             found = option.value, like
-            behind = cone_of(self._sides[0], self._sides[1].holders, [option.value]).calls
+            behind = cone_of(self.sides[0], self.sides[1].holders, [option.value]).calls
             options = [one for one in options[: place[0]] if one.call.id in behind]
         return found
 
@@ -124,8 +181,8 @@ class Repair:
 
     def _turned(self, cone: Cone, others: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
         """Yield views of the target that bring elements into the order in which the baseline may make them."""
-        signatures = self._sides[0].signatures, self._sides[1].signatures
-        flow = self._sides[0].flow
+        signatures = self.sides[0].signatures, self.sides[1].signatures
+        flow = self.sides[0].flow
         for call in filter(flow.is_view, cone.calls.values()):
             given = next((value for _, value in flow.reads(call)), None)
             known = None if given is None else signatures[0].get(given.id)
@@ -138,8 +195,8 @@ class Repair:
                     yield _Option(call, value, sorted(alike, key=lambda like: apart[like.id])[:_MOST_LIKES])
 
     def _nearest(self, value: Value, others: Sequence[tuple[Call, Value]], phase: str) -> list[Value]:
-        own = self._sides[0].signatures[value.id]
-        signatures = self._sides[1].signatures
+        own = self.sides[0].signatures[value.id]
+        signatures = self.sides[1].signatures
         found = [one for call, one in others if call.phase == phase]
         by_contents = sorted(found, key=lambda one: distance(own, signatures[one.id]))
         by_norm = sorted(found, key=lambda one: abs(own.norm - signatures[one.id].norm))
@@ -162,7 +219,7 @@ class Repair:
 
     def _hold(self, wanted: Collection[int]) -> None:
         """Evaluate the baseline once more, until some values are made, and keep these."""
-        again = Evaluation(self._steps[1], Shared(self._sides[1].numbering), self._contents[1])
+        again = Evaluation(self._steps[1], Shared(self.sides[1].numbering), self.contents[1])
 
         def keep(value: Value, tensor: torch.Tensor) -> None:
             if value.id in wanted:
@@ -181,10 +238,21 @@ class Repair:
         held = self._held.get(like.id)
         if held is None or held.is_complex() != value.dtype.is_complex:
             return False
+        again = self._again({value.id: (held, self.sides[1].numbers[like.id])}, odd)
+        return again is not None and all(self._is_right(again, end, odd[1]) for end in odd[0])
+
+    def _again(
+        self,
+        replaced: Mapping[int, tuple[torch.Tensor, int]],
+        odd: tuple[Sequence[End], Sequence[End]],
+        *,
+        to_the_end: bool = False,
+    ) -> Evaluation | None:
+        """Evaluate the target with some values replaced, until its ends are made; None if that cannot be done."""
         self._left -= 1
-        again = Evaluation(self._steps[0], Shared(self._sides[0].numbering), self._contents[0])
-        again.replaced = {value.id: (held, self._sides[1].numbers[like.id])}
-        if all(end.kind in FORWARD for end in odd[0]):
+        again = Evaluation(self._steps[0], Shared(self.sides[0].numbering), self.contents[0])
+        again.replaced = {**self._put_right, **replaced}
+        if not to_the_end and all(end.kind in FORWARD for end in odd[0]):
 
             def stop(_: Call) -> None:
                 if all(number_of(again, end.value) is not None for end in odd[0]):
@@ -195,8 +263,8 @@ class Repair:
             with suppress(_AllMadeError):
                 again.run()
         except ReplayError:  # it cannot stand there
-            return False
-        return all(self._is_right(again, end, odd[1]) for end in odd[0])
+            return None
+        return again
 
     def _is_right(self, again: Evaluation, end: End, others: Sequence[End]) -> bool:
         """Return True if an end came out as the baseline's of its name, or as one of the baseline's."""

@@ -5,17 +5,22 @@ Theory of operation
     another order: one order, the same for all of them. The baseline is then evaluated on the target's rows. Weights
     whose rows stand in another order are another matter (a port may lay out heads so): they require grad, and orders
     of their own differ from one another.
+
+    Where ranks compute with one another's rows, these must stand in one order on all of them. What collectives brought
+    to this rank says so: it is what they brought in the baseline, or that in the order of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from ...dump import Value
+from ...store.op_names import WAIT_TENSOR, is_collective
 from ..evaluation.memory import UNREADABLE
 from ..flow.data_flow import DataFlow
 from ..rerun.start_tensors import start_tensors
@@ -72,6 +77,45 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
     if any(_order_counts(value, found) for value in kept):
         return None
     return BatchOrder(found, {value.id: ours for (_, value), (ours, _) in zip(pairs, read, strict=True)})
+
+
+def is_met(flows: tuple[DataFlow, DataFlow], order: BatchOrder) -> bool:
+    """Return True if what collectives brought to this rank fits a batch in another order.
+
+    As recorded it is the same on both sides, as a sum over samples is, or stands in the order of the batch.
+    """
+    brought = [[*_brought(flow)] for flow in flows]
+    if len(brought[0]) != len(brought[1]):
+        return True  # other layouts: nothing is known of what meets what
+    return all(_fits(one, other, order.order) for one, other in zip(*brought, strict=True))
+
+
+def _brought(flow: DataFlow) -> Iterator[Value]:
+    """Yield what collectives brought to a rank, in order: of what is waited for, what was there then."""
+    calls = [call for call in flow.calls() if call.op == WAIT_TENSOR or is_collective(call.op)]
+    waited = {value.storage for call in calls if call.op == WAIT_TENSOR for _, value in flow.reads(call)}
+    for call in calls:
+        for _, value in flow.results(call):
+            if value.is_floating and (call.op == WAIT_TENSOR or value.storage not in waited):
+                yield value
+
+
+def _fits(ours: Value, theirs: Value, order: Sequence[int]) -> bool:
+    """Return True if one of two values is the other, or that with its rows in an order; if nobody knows, too."""
+    if ours.shape != theirs.shape:
+        return False
+    try:
+        one, other = ours.tensor().double(), theirs.tensor().double()
+    except UNREADABLE:
+        return True
+    allowed = math.sqrt(torch.finfo(ours.dtype).eps) * float(other.norm())
+    rows, wanted = len(order), torch.argsort(torch.tensor(order))
+    turned = [other]
+    for dim, size in enumerate(other.shape):
+        if size and size % rows == 0:
+            turned.append(other.unflatten(dim, (rows, -1)).index_select(dim, wanted).flatten(dim, dim + 1))
+            turned.append(other.unflatten(dim, (-1, rows)).index_select(dim + 1, wanted).flatten(dim, dim + 1))
+    return any(float((one - like).norm()) <= allowed for like in turned)
 
 
 def _order_counts(value: Value, order: Sequence[int]) -> bool:

@@ -23,6 +23,7 @@ from ..evidence.findings import Finding, RankEvidence
 from ..explanation.both_sides import Evaluated
 from ..explanation.cause_facts import explained
 from ..explanation.rank_verdict import RankVerdict, counts_of
+from ..explanation.repair import Repair
 from ..meetings.meeting_replays import MeetingReplays
 from ..pairing.call_keys import normal_module
 from ..pairing.user_mapping import Mapping, found_modules
@@ -102,8 +103,8 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     if not matched.differs or not (before is None or before.agreed):  # what follows from a step that differs differs
         return carried, matched, WorldFound()
     shares.find(({}, carried.stand_ins))
-    foreign = tuple(foreign_sources(sides, carried.stand_ins, matched.odd))
-    return carried, matched, WorldFound(shares.terms, foreign)
+    foreign = foreign_sources(sides, carried.stand_ins, matched.odd)
+    return carried, matched, WorldFound(shares.terms, tuple(foreign))
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:
@@ -149,8 +150,8 @@ class WorldVerdict(RankVerdict):
 
     more: WorldFound
 
-    def _causes(self) -> WorldCauses:
-        return WorldCauses(self._found, self._pairs, self.more)
+    def _causes(self, found: Evaluated, repair: Repair) -> WorldCauses:
+        return WorldCauses(found, self._pairs, self.more)
 
     def _is_far_apart(self) -> bool:
         return False  # its ends are pieces

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -78,6 +78,26 @@ class Side:
         found = Evaluation(self.step, Shared(), stand_ins, leads=True, jitter=jitter)
         self.moved = self._run(found)
         return found
+
+    def depends_on(self, source: Value, contents: Tensor, stand_ins: Mapping[int, Tensor], ends: Sequence[End]) -> bool:
+        """Return True if one of some ends is another one with other contents of a source.
+
+        Args:
+            source: something that the step begins with.
+            contents: that it has now.
+            stand_ins: contents of sources, by value id.
+            ends: of this side.
+        """
+        if not contents.is_floating_point():
+            return True
+        moved = self._run(Evaluation(self.step, Shared(), {**stand_ins, source.id: contents + 1.0}, leads=True))
+        for end in ends:
+            key, now, then = end.value.id, self.kept.ends, moved.ends
+            if end.buffer is not None:
+                key, now, then = end.buffer.id, self.kept.left, moved.left
+            if key not in now or key not in then or not torch.equal(now[key].nan_to_num(), then[key].nan_to_num()):
+                return True
+        return False
 
     def renumber(self, shared: Shared, noise: Mapping[int, float]) -> None:
         """Give numbers anew; `noise` is how far rounding moves values."""

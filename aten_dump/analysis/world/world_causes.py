@@ -257,13 +257,14 @@ class Foreign:
 
     side: int
     value: Value
+    contents: Tensor
     twin: int | None  # the rank that holds the same as its own part
 
 
 def foreign_sources(
     sides: tuple[Side, Side], contents: Mapping[int, Tensor], odd: tuple[Sequence[End], Sequence[End]]
 ) -> Iterator[Foreign]:
-    """Yield the sources behind some ends that only some ranks hold as the other side does.
+    """Yield the first source that some ends depend on, and that only some ranks hold as the other side does.
 
     Args:
         sides: evaluated.
@@ -279,8 +280,10 @@ def foreign_sources(
         others = list(by_role(sides[1 - side], set(sides[1 - side].evaluation.sources)).values()) if groups else []
         for one, is_baseline in ((groups, side), (others, not side)):
             _take(one, contents if is_baseline else {})
-        for group in groups:
-            yield from _odd_ones(side, group, others)
+        for foreign in (one for group in groups for one in _odd_ones(side, group, others)):
+            if sides[side].depends_on(foreign.value, foreign.contents, contents if side else {}, odd[side]):
+                yield foreign
+                return  # one is named
 
 
 def _take(groups: Sequence[Group], contents: Mapping[int, Tensor]) -> None:
@@ -303,4 +306,4 @@ def _odd_ones(side: int, group: Group, others: Sequence[Group]) -> Iterator[Fore
     for rank, value in group.values.items():
         if rank not in right:
             own = group.now[rank]
-            yield Foreign(side, value, next((one for one in right if near(own, group.now[one], 0.0)), None))
+            yield Foreign(side, value, own, next((one for one in right if near(own, group.now[one], 0.0)), None))
