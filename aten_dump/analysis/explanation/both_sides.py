@@ -233,6 +233,7 @@ def _settled(
     in_parts = (
         bool(sources.relaid)
         or sources.were_in_parts
+        or sources.are_shifted
         or may_be_in_parts(found.ends, (sources.target, sources.baseline))
         or are_of_other_shapes(sides)
     )

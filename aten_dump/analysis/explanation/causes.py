@@ -106,6 +106,8 @@ class Causes:
         self.odd: Odd = ([], [])
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
         self._part_integers(pairs)
+        if parts is not None:
+            parts.let_wholes_meet(pairs)
 
     def _part_integers(self, pairs: Sequence[Pair]) -> None:
         """Give numbers of their own to integers that two calls at one place make otherwise.
@@ -423,7 +425,8 @@ class Causes:
         found = []
         places = {} if self._parts is None else self._parts.places[side]
         for slot, value in self._sides[side].flow.reads(call):
-            for held, block in places.get(value.id, ())[:1]:
+            is_whole_there = bool(self._sides[1 - side].holders.get(self._sides[side].numbers.get(value.id, 0)))
+            for held, block in () if is_whole_there else places.get(value.id, ())[:1]:
                 whole = self._sides[1 - side].flow.rank.value_by_id(held)
                 found.append(f"{slot} is {block} of the {SIDES[1 - side]}'s {self._maker(1 - side, whole)}")
         return "; ".join(found)
@@ -451,6 +454,8 @@ class Causes:
         if self._layout is not None and (lacking := self._layout.reading_a_term(first, other)) is not None:
             return _at("gradient", *lacking)
         rewired = [*self._rewired(first, other)]
+        if rewired and (makers := self._made_alike(first, other, rewired[0][0])) is not None:
+            return self._same_op(*makers)
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
         taken = [self._taken(side, call) for side, call in enumerate((first, other))]
@@ -565,6 +570,22 @@ class Causes:
                         )
                     else:
                         yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
+
+    def _made_alike(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
+        """Return the calls that made what two calls read in a slot, if they stand at one place and take sources.
+
+        Rows that lie elsewhere are known to both sides: where they meet others that do not, what they begin with is.
+        """
+        values = dict(self._sides[0].flow.reads(first)).get(slot), dict(self._sides[1].flow.reads(other)).get(slot)
+        if values[0] is None or values[1] is None:
+            return None
+        makers = self._sides[0].flow.maker(values[0]), self._sides[1].flow.maker(values[1])
+        known = None if makers[0] is None else self._pairs[0].get(makers[0].id)
+        if known is None or makers[1] is not known.baseline:
+            return None
+        read = (value for _, value in self._sides[0].flow.reads(known.target))
+        is_odd = any(self._candidates.is_odd_source(0, value) for value in read)
+        return (known.target, known.baseline) if is_odd else None
 
     def _named_on_both(self, value: Value) -> str:
         """Return who made a value of the target, and who made the same on the baseline, if that has another name."""

@@ -57,14 +57,19 @@ def _held_the_same(one: Value, other: Value) -> bool:
 
 
 def first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
-    """Return the first call that is given one of some values; views lead to their readers."""
+    """Return the first call that is given some values, or most of them; views lead to their readers."""
     flow = evaluation.flow
-    shown = set(numbers)
+    shown = {number: number for number in numbers}
+    found: Call | None = None
+    most = 0
     for call in flow.calls():
-        given = {evaluation.numbers.get(value.id, 0) for _, value in call.input_values()}
-        if not given & shown:
-            continue
-        if not flow.is_view(call):
-            return call
-        shown |= {evaluation.numbers.get(value.id, 0) for _, value in call.output_values()} - {0}
-    return None
+        read = (evaluation.numbers.get(value.id, 0) for _, value in call.input_values())
+        given = {shown[number] for number in read if number in shown}
+        if given and flow.is_view(call):
+            for _, value in call.output_values():
+                shown.setdefault(evaluation.numbers.get(value.id, 0), min(given))
+        elif len(given) > most:
+            found, most = call, len(given)
+            if most == len(numbers):
+                break
+    return found

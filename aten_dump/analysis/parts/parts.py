@@ -9,7 +9,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,9 +17,10 @@ from typing import Final
 
 import torch
 
-from ...dump import Value
+from ...dump import Call, Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
+from ..evidence.evidence_rows import Pair
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 from .relaid import Relaid, RelaidValues
 
@@ -190,6 +191,24 @@ class PartsFound:
             self.covered.append(Covered(side, whole, values))
         return bool(parts or self.relaid.met)
 
+    def let_wholes_meet(self, pairs: Sequence[Pair]) -> None:
+        """Let a side have what the other makes at the same place and of which it makes a part, as with less padding.
+
+        This is for the cause alone: what lies in the whole beside the part was not compared, and may lead to an end
+        that differs. Where a place is met more often on one side, that side makes several parts: one is not enough.
+        """
+        counts = [Counter(_place_of(call) for call in side.flow.calls()) for side in self._sides]
+        for pair in pairs:
+            calls = pair.target, pair.baseline
+            if counts[0][_place_of(calls[0])] != counts[1][_place_of(calls[1])]:
+                continue
+            made = [dict(call.result_values()) for call in calls]
+            for slot in made[0].keys() & made[1].keys():
+                for side in (0, 1):
+                    part, whole = made[side][slot], made[1 - side][slot]
+                    if any(id == whole.id for id, _ in self.places[side].get(part.id, ())):
+                        self._let_have(side, self._numbers(1 - side, whole))
+
     @cached_property
     def in_rows(self) -> InRows:
         """The numbers of either side's values of which all rows lie somewhere in one value of the other's, and of it.
@@ -301,6 +320,10 @@ class PartsFound:
             f"the {names[0]} does a part of the {names[1]}'s work: its {end.name} {list(value.shape)} is "
             f"{found[0][1]}{more}"
         )
+
+
+def _place_of(call: Call) -> tuple[str, str, str]:
+    return call.op, call.phase, call.where
 
 
 def covers(blocks: Sequence[Block]) -> bool:

@@ -30,6 +30,8 @@ How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
 _DIGITS_BYTES: Final = 4  # of a dtype with digits enough that a rounding is no difference
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
+_LEAST_SHIFTED: Final = 4  # elements
+_NORM_DIGITS: Final = 9  # of a norm, after the point, that the order of its terms does not change
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class Sources:
     baseline: list[Value] = field(default_factory=list)
     before: LeftBefore | None = None
     relaid: list[Relaid] = field(default_factory=list)  # that hold elements of the other side's, in other places
+    are_shifted: bool = False  # one that stands for nothing has the elements of the other side's, as padded on the left
 
     @property
     def were_in_parts(self) -> bool:
@@ -322,7 +325,15 @@ class _Matching:
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
         self._found.baseline = self._theirs
         self._found.relaid += relaid_sources(self._flows, (self._found.target, self._found.baseline))
+        ours = {key for value in self._found.target if (key := _of_elements(self._known[value.id])) is not None}
+        theirs = {_of_elements(self._others[value.id]) for value in self._found.baseline}
+        self._found.are_shifted = not ours.isdisjoint(theirs)
         return self._found
+
+
+def _of_elements(contents: Contents | None) -> tuple[int, float] | None:
+    """Return what contents with the same elements in any order share; None of a single one."""
+    return None if contents is None or contents[0] < _LEAST_SHIFTED else (contents[0], round(contents[1], _NORM_DIGITS))
 
 
 def _assembled(value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> torch.Tensor | None:

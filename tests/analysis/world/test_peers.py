@@ -69,7 +69,58 @@ def own_on_rank_1(gradient: Tensor) -> None:
         gradient.copy_(own)
 
 
+class Gathered(nn.Module):
+    """A layer whose bias lies on the ranks in shards of one size: all of it on rank 0, padding on rank 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 6))
+        self.bias = nn.Parameter(torch.randn(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not dist.is_initialized():
+            return x @ self.weight.t() + self.bias
+        shard = self.bias.detach().clone() if RANK == 0 else PADDING.clone()
+        whole = torch.empty(2)
+        dist.all_gather_into_tensor(whole, shard)
+        return x @ self.weight.t() + whole[:1] + (self.bias - self.bias.detach())
+
+
+PADDING = torch.zeros(1)
+
+
+def train_gathered(path: Path, take: Callable[[Tensor], Tensor], reduce: Callable[[Tensor], None]) -> None:
+    torch.manual_seed(0)
+    model, x = Gathered(), take(torch.randn(4, 6))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        model(x).square().mean().backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            reduce(parameter.grad)
+
+
+def divide_features(path: Path, orders: tuple[Tensor, Tensor]) -> None:
+    """Train with half of the features on each rank; `orders` are those of the rows of the batch, by rank."""
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 6)[orders[RANK]], torch.randn(5, 3)[orders[RANK]]
+    first, second = torch.randn(2, 4, 6)[RANK].requires_grad_(), torch.randn(2, 3, 4)[RANK].requires_grad_()
+    with DumpMode(DumpConfig(path=str(path), data="tensor")):
+        own = torch.tanh(x @ first.t()) @ second.t()
+        whole = own.detach().clone()
+        dist.all_reduce(whole)
+        ((whole + own - own.detach()) - y).square().mean().backward()
+
+
+ROWS = torch.arange(5)
+TURNED = torch.tensor([3, 0, 4, 1, 2])
+
+
 def record(folder: Path) -> None:
+    train_gathered(folder / "gathered", half, mean)
+    train_gathered(folder / "gathered-own", half, own_on_rank_1)
+    divide_features(folder / "features", (ROWS, ROWS))
+    divide_features(folder / "features-turned", (TURNED, TURNED))
+    divide_features(folder / "features-apart", (ROWS, TURNED))
     train(folder / "right", half, mean)
     train(folder / "sum", half, sum_on_rank_1)
     train(folder / "own", half, own_on_rank_1)
@@ -78,9 +129,14 @@ def record(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = launch_once("ranks", tmp_path_factory, "tests.analysis.world.test_peers").folder
-    if not (folder / "single").exists():
-        train(folder / "single", lambda x: x, lambda gradient: None)
+    """The dumps of both ranks, and of one process: this worker's own."""
+    launched = launch_once("ranks", tmp_path_factory, "tests.analysis.world.test_peers").folder
+    folder = tmp_path_factory.mktemp("dumps")
+    for path in launched.iterdir():
+        if path.is_dir():
+            (folder / path.name).symlink_to(path)
+    train_gathered(folder / "gathered-single", lambda x: x, lambda gradient: None)
+    train(folder / "single", lambda x: x, lambda gradient: None)
     return folder
 
 
@@ -111,6 +167,23 @@ def test_the_data_of_another_rank_is_named_at_its_first_reader(dumps: Path) -> N
     found = cause(dumps, "data", "single")
     assert (found.kind, found.row.place.op) == ("source", "aten::addmm")
     assert found.text.endswith("it reads other contents, which no call of step 0 made; rank 0 has the same")
+
+
+def test_padding_of_a_shard_is_no_cause(dumps: Path) -> None:
+    honest = compare(dumps / "gathered", dumps / "gathered-single", together=True)
+    assert honest.exit_code == 0, honest.answer()
+    found = compare(dumps / "gathered-own", dumps / "gathered-single", together=True)
+    assert found.cause is not None and "which nothing has reduced" in found.cause.text, found.answer()
+
+
+def test_ranks_that_compute_with_one_anothers_rows_have_them_in_one_order(dumps: Path) -> None:
+    turned = compare(dumps / "features-turned", dumps / "features")
+    assert turned.exit_code == 0 and "is in another order" in turned.answer(), turned.answer()
+    found = compare(dumps / "features-apart", dumps / "features")
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    assert found.answer().startswith("The dumps differ. In step 0 rank 1")
+    assert found.cause.kind == "source" and "row 1 is the baseline's row 0" in found.cause.text
+    assert "that of the ranks that it computes with is not" in found.cause.text
 
 
 if __name__ == "__main__":
