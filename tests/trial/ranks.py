@@ -130,7 +130,10 @@ def _bug(case: RankCase, found: Comparison, guilty: frozenset[str] | None, dump:
         return Said("call" if cause.row.place.call in guilty else "elsewhere", f"{text} (guilty: {sorted(guilty)})")
     found_there = cause.kind == "source" if case.run == "data" else _reduces(cause)
     place = cause.row.place
-    read = case.run == "gradients" and (place.phase == "optimizer" or place.op == _CLIPS)  # what first reads gradients
+    reads = (
+        place.phase == "optimizer" or place.op == _CLIPS or (cause.kind == "rewired" and "Distributed." in cause.text)
+    )
+    read = case.run == "gradients" and reads  # what first reads gradients, or goes on with what was not reduced
     return Said("call" if found_there else "reader" if read else "elsewhere", text)
 
 
