@@ -18,6 +18,7 @@ from typing import Any, Final
 from ..dump import Call, Dump, RankDump, Value, open_dump
 from ..plain_text import without_secrets
 from .checks.memory_rules import same_elements
+from .facts.batch import batch_of
 from .facts.hyperparameters import optimizers_otherwise
 from .facts.modes import modules_otherwise
 
@@ -202,7 +203,7 @@ def _batches(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]
     if counts[0] != counts[1] and all(counts):
         text = f"{aspect} at {_at(pair)}: the model is called {counts[0]} times in a step, in the baseline {counts[1]}"
         yield Difference(aspect, "calls of the model", str(counts[0]), str(counts[1]), text)
-    ours, theirs = (_given(rank) for rank in pair)
+    ours, theirs = (batch_of(rank) for rank in pair)
     if not _are_other(ours, theirs):
         return
     shapes = [", ".join(map(_type, some[:_MOST_NAMED])) for some in (ours, theirs)]
@@ -223,7 +224,7 @@ def _of_another_step(ours: list[Value], pair: Pair, pairs: list[Pair]) -> str:
     for _, baseline in pairs:
         if baseline.rank != pair[1].rank or baseline.step == pair[1].step:
             continue
-        theirs = _given(baseline)
+        theirs = batch_of(baseline)
         equal = [same_elements(*both) for both in zip(ours, theirs, strict=False)]
         if len(ours) == len(theirs) and equal and all(equal):
             return f", that of step {baseline.step} in the baseline: the order is another"
@@ -232,11 +233,6 @@ def _of_another_step(ours: list[Value], pair: Pair, pairs: list[Pair]) -> str:
 
 def _outermost(rank: RankDump) -> list[Call]:
     return [call for call in rank.calls.filter(kind="module", phase="forward") if call.parent is None]
-
-
-def _given(rank: RankDump) -> list[Value]:
-    """Return the tensors that outermost modules are given."""
-    return [value for call in _outermost(rank) for _, value in call.input_values()]
 
 
 def _weights(aspect: str, pair: Pair, pairs: list[Pair]) -> Iterator[Difference]:
@@ -263,7 +259,7 @@ def _type(value: Value) -> str:
 
 def _held_by_modules(rank: RankDump) -> dict[tuple[str, int], Value]:
     """Return the tensors from before the step that ops in modules read first, by module, in order."""
-    given = {value.storage for value in _given(rank)}
+    given = {value.storage for value in batch_of(rank)}
     found: dict[tuple[str, int], Value] = {}
     count: Counter[str] = Counter()
     for call in rank.calls.filter(kind="aten", phase="forward"):
@@ -384,7 +380,7 @@ def _parameters(rank: RankDump) -> Named:
 
 
 def _unknown_of_steps(pairs: list[Pair]) -> Iterator[str]:
-    if pairs and not any(value.has_data or value.hash for value in _given(pairs[0][0])):
+    if pairs and not any(value.has_data or value.hash for value in batch_of(pairs[0][0])):
         yield 'data: neither bytes nor hashes of batches were recorded; DumpConfig(data="hash") would'
 
 

@@ -227,6 +227,24 @@ def test_weights_order_of_data_and_settings_of_the_loop_are_named(
         assert one.text.startswith(text), one.text
 
 
+def parts_of(path: Path, *, wide: float = 1.0, seed: int = 0) -> Path:
+    """Call the parts of a model one by one, as a program does that has no module around them."""
+    torch.manual_seed(5)
+    parts = nn.ModuleDict({"trunk": nn.Linear(6, 8), "head": nn.Linear(8, 3)})
+    torch.manual_seed(seed)
+    batch = torch.randn(4, 6)
+    with DumpMode(DumpConfig(path=str(path), data="hash"), model=parts):
+        hidden = torch.relu(parts["trunk"](batch)) * wide
+        parts["head"](hidden).square().mean().backward()
+    return path
+
+
+def test_what_one_module_hands_to_the_next_is_no_batch(tmp_path: Path) -> None:
+    baseline = parts_of(tmp_path / "b")
+    assert "data" not in aspects(parts_of(tmp_path / "t", wide=2.0), baseline)
+    assert "another batch (float32[4, 6])" in aspects(parts_of(tmp_path / "s", seed=1), baseline)["data"]
+
+
 def test_what_many_modules_have_in_common_is_one_line(tmp_path: Path) -> None:
     def build(p: float) -> nn.Module:
         return nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Dropout(p)) for _ in range(8)), nn.Linear(6, 3))

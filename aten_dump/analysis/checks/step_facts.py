@@ -20,6 +20,7 @@ import xxhash
 from ...dump import Call, RankDump, Value
 from ...store.op_names import is_collective, read_op_name
 from ...store.records import CALL_KINDS
+from ..facts.batch import batch_of
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import LeafGradient, accumulations, leaf_gradients
 from ..flow.roots import roots_of
@@ -123,9 +124,8 @@ class StepFacts:
 
     @cached_property
     def batch(self) -> list[Value]:
-        """The tensors that outermost modules are given."""
-        calls = (c for c in self.rank.calls.filter(kind="module", phase="forward") if c.parent is None)
-        return [value for call in calls for _, value in call.input_values() if value.numel > 1]
+        """The tensors that outermost modules are given, and no module made."""
+        return [value for value in batch_of(self.rank) if value.numel > 1]
 
     @cached_property
     def reduces(self) -> bool:

@@ -1,0 +1,31 @@
+"""The batch of a step: what its outermost modules are given and no module made."""
+
+from __future__ import annotations
+
+from ...dump import Call, RankDump, Value
+
+
+def batch_of(rank: RankDump) -> list[Value]:
+    """Return the tensors that outermost modules are given, but for those that were made of another module's results.
+
+    A program may call the parts of its model one by one.
+    """
+    calls = [call for call in rank.calls.filter(kind="module", phase="forward") if call.parent is None]
+    known: dict[int, bool] = {}
+    return [value for call in calls for _, value in call.input_values() if not _is_made(value, known)]
+
+
+def _is_made(value: Value, known: dict[int, bool]) -> bool:
+    """Return True if a module made a value or something that it was made of; `known` says so of calls, by id."""
+    waiting, seen = [value], set[int]()
+    found = False
+    while waiting and not found:
+        producer = waiting.pop().producer
+        if producer is None or producer[0].id in seen:
+            continue
+        call: Call = producer[0]
+        seen.add(call.id)
+        found = known[call.id] if call.id in known else bool(call.module)
+        waiting += [] if call.id in known else [one for _, one in call.input_values()]
+    known |= dict.fromkeys(seen if not found else (), False)
+    return found
