@@ -8,7 +8,7 @@ asked for, bytes are read by ``Value.tensor``. No accelerator is needed to read 
 from .argument_decoding import Frame, GeneratorRef, ObjectRef, ReprRef
 from .handle_sequences import Calls, Values
 from .handles import Call, Value
-from .kernels import CompiledKernel, DecomposedOp, GraphNode, GraphStage, NodeRef
+from .kernels import COMPILED_GRAPH, CompiledKernel, DecomposedOp, GraphNode, GraphStage, NodeRef
 from .loss_scale import LossScale
 from .rank import RankDump
 from .root import Dump, Step, open_dump, rank_at, run_at
@@ -16,6 +16,7 @@ from .saved_for_backward import SavedForBackward, SavedValues
 from .value_statistics import Stats
 
 __all__ = [
+    "COMPILED_GRAPH",
     "Call",
     "Calls",
     "CompiledKernel",

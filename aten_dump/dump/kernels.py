@@ -13,6 +13,7 @@ from ..store.argument_trees import fold
 from .argument_decoding import Frame, container, decode
 from .index.tables import Tables
 
+COMPILED_GRAPH: Final = "inductor.graph:"  # how the op of a call of a compiled graph begins
 _FIELDS: Final = 10  # of a node, its tag included
 _DECOMPOSED_FIELDS: Final = 4  # of an op that was decomposed
 

@@ -9,6 +9,8 @@ Theory of operation
 
     Where the program has several optimizers, the end waits for the next call of a module: optimizers that step one
     after the other share a step, and the two parts of a GAN's iteration, each with a forward of its own, are two.
+    So it does where a compiled function calls the optimizer (``torch.compile(optimizer.step)``): that call has not
+    returned yet. Our wrapper is not compiled with it. Torch breaks the graph of an optimizer's step anyway.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from ..capture.intercept.next_module_call import NextModuleCall
+from ..capture.torch_internals.compiler import run_as_written, set_compiler
 from ..capture.torch_internals.engine import current_graph_task_id
 from ..capture.torch_internals.patches import Patch
 
@@ -63,7 +65,7 @@ class StepEnds:
     def _around(self, hooked: Any) -> Any:
         @functools.wraps(hooked)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or threading.get_ident() != self._thread:
+            if threading.get_ident() != self._thread:
                 return hooked(*args, **kwargs)
             self._depth += 1
             try:
@@ -71,9 +73,14 @@ class StepEnds:
             finally:
                 self._depth -= 1
             if self._depth == 0:
-                self._stepped(args[0])
+                compiler = set_compiler(None)
+                try:
+                    self._stepped(args[0], is_compiled=callable(compiler))
+                finally:
+                    set_compiler(compiler)
             return result
 
+        run_as_written(step)
         return step
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,10 +96,10 @@ class StepEnds:
 
         return step
 
-    def _stepped(self, optimizer: Optimizer) -> None:
+    def _stepped(self, optimizer: Optimizer, *, is_compiled: bool = False) -> None:
         self._returned += 1
         in_backward = current_graph_task_id() != -1  # an optimizer of each parameter, as it gets its gradient
-        if self._is_alone(optimizer) and not in_backward:
+        if self._is_alone(optimizer) and not in_backward and not is_compiled:
             self._wait_no_more()
             self._end()
         elif self._next_module is None:

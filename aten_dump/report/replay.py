@@ -42,7 +42,8 @@ def _answer(found: Replay) -> Iterator[str]:
     elif found.ops and found.dtype == "float64":
         worst = found.ops[0]
         yield f"no op of {where} is further off than an honest implementation is"
-        yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
+        if worst.worst.error:
+            yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
     elif found.ops:
         yield f"replayed {where} in the recorded dtypes"
     else:

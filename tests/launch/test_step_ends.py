@@ -92,6 +92,23 @@ def test_with_several_optimizers_the_end_waits_for_a_module(ends: Ends) -> None:
     assert nn.Module.__call__ is before
 
 
+@pytest.mark.parametrize("compiled", ["step", "a function around it"])
+def test_a_compiled_step_ends_at_the_next_module(ends: Ends, compiled: str) -> None:
+    parameter = leaf()
+    optimizer, module = own_optimizer(parameter), nn.Identity()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    step = optimizer.step if compiled == "step" else lambda: optimizer.step()
+    step = torch.compile(step, backend="eager")
+    for number in range(1, 4):
+        step()
+        assert ends.told == ["end"] * (number - 1)
+        module(torch.ones(1))
+        assert ends.told == ["end"] * number
+    assert parameter.item() == -2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, "it was not compiled, or each time anew"
+
+
 def test_optimizers_that_step_in_backward_do_not_end_it(ends: Ends) -> None:
     parameter = torch.ones(1, requires_grad=True)
     optimizer = own_optimizer(parameter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ...dump import Call, RankDump
+from ...dump import COMPILED_GRAPH, Call, RankDump
 
 _MOST_NAMED: Final = 3
 _TRAINING: Final = {True: "training", False: "evaluation"}
@@ -22,10 +22,15 @@ def mode_sentence(target: Call, baseline: Call) -> str:
         module = f"the module {name}" if name else "the model"
         said.append(f"{module} has training={modes[0]}, in the baseline training={modes[1]}")
     grads = target.grad_enabled, baseline.grad_enabled
-    if None not in grads and grads[0] != grads[1]:
+    if None not in grads and grads[0] != grads[1] and not (_is_compiled(target) or _is_compiled(baseline)):
         said.append(f"grad_enabled is {grads[0]}, in the baseline {grads[1]}")
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def _is_compiled(call: Call) -> bool:
+    """Return True if a call ran in a compiled graph, whose gradients are the graph's own: grad mode is off there."""
+    return call.parent is not None and call.parent.op.startswith(COMPILED_GRAPH)
 
 
 def module_sentence(call: Call, other: RankDump) -> str:
@@ -46,6 +51,8 @@ def grad_mode_sentence(pairs: Iterable[tuple[Call, Call]]) -> str:
     first, count = "", 0
     for target, baseline in pairs:
         modes = target.grad_enabled, baseline.grad_enabled
+        if _is_compiled(target) or _is_compiled(baseline):
+            continue
         if target.phase == "forward" and target.where == baseline.where and None not in modes and modes[0] != modes[1]:
             count += 1
             first = first or f"at {target.name} ({target.where}) it is {modes[0]}, in the baseline {modes[1]}"

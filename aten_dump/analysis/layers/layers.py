@@ -21,15 +21,13 @@ from typing import Any, Final
 
 import torch
 
-from ...dump import Call, GraphNode, GraphStage, NodeRef, RankDump, Value
+from ...dump import COMPILED_GRAPH, Call, GraphNode, GraphStage, NodeRef, RankDump, Value
 from ...errors import AtenDumpError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, read_op_name
 from ..rerun.allowed_ops import registered_op
-from ..rerun.kernel_ops import NodeRun
+from ..rerun.kernel_ops import NodeRun, placeholders_given
 from ..rerun.shared_memory import wide
 from .layer_fault import Layer, LayerFault, source_of
-
-_GRAPH: Final = "inductor.graph:"  # how the op of a call of a compiled graph begins
 
 _REFUSED: Final = (AtenDumpError, RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, KeyError)
 _SAME: Final = 1e-6  # relative; of float64 after many sums in another order
@@ -278,14 +276,14 @@ def distance(one: Any, other: Any) -> float:
 
 def graph_calls(rank: RankDump) -> list[Call]:
     """Return the calls of compiled graphs, in execution order."""
-    if not any(op.op.startswith(_GRAPH) for op in rank.tables.ops.records()):
+    if not any(op.op.startswith(COMPILED_GRAPH) for op in rank.tables.ops.records()):
         return []
-    return [call for call in rank.calls if call.op.startswith(_GRAPH)]
+    return [call for call in rank.calls if call.op.startswith(COMPILED_GRAPH)]
 
 
 def part_of(call: Call) -> tuple[str, str]:
     """Return the number of a captured graph and which part of it a call runs, ``("0", "forward")``."""
-    number, _, part = call.op.removeprefix(_GRAPH).partition("_")
+    number, _, part = call.op.removeprefix(COMPILED_GRAPH).partition("_")
     return number, part.partition("_")[0]
 
 
@@ -297,11 +295,8 @@ def inputs_of(stage: GraphStage, call: Call, *, is_wide: bool) -> dict[str, Any]
         call: of a compiled graph.
         is_wide: floating numbers in float64.
     """
-    names = [node.name for node in stage.nodes.values() if node.op == "placeholder"]
-    args = call.inputs[0]
-    given = args[0] if args and isinstance(args[0], (list, tuple)) else ()
     found: dict[str, Any] = {}
-    for name, item in zip(names, given if len(given) == len(names) else (), strict=False):
+    for name, item in placeholders_given(stage.nodes.values(), call).items():
         if not isinstance(item, Value):
             found[name] = item
         elif not item.undefined:

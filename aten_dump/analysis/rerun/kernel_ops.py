@@ -12,13 +12,13 @@ Theory of operation
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from ...dump import Call, CompiledKernel, GraphNode, NodeRef, Value
+from ...dump import COMPILED_GRAPH, Call, CompiledKernel, GraphNode, NodeRef, Value
 from ...errors import ReplayError
 from ...references.fused_op import FusedOp
 from ...torch_names import DTYPES, has_kernel, register_ops_of_inductor
@@ -93,6 +93,23 @@ def behind_unknown(call: Call) -> dict[str, Value]:
     return found
 
 
+def numbers_given(call: Call) -> dict[str, int | float]:
+    """Return the numbers that the graph of a kernel was given, by node: sizes that a backward pass keeps are some."""
+    kernel, graph = call.kernel, call.parent
+    if kernel is None or graph is None or not graph.op.startswith(COMPILED_GRAPH):
+        return {}
+    given = placeholders_given(kernel.graph_nodes.values(), graph)
+    return {name: item for name, item in given.items() if isinstance(item, (int, float))}
+
+
+def placeholders_given(nodes: Iterable[GraphNode], graph: Call) -> dict[str, Any]:
+    """Return what the placeholders among the nodes of a graph were given by a call of it, by name."""
+    names = [node.name for node in nodes if node.op == "placeholder"]
+    args = graph.inputs[0]
+    given = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+    return dict(zip(names, given, strict=True)) if len(given) == len(names) else {}
+
+
 class KernelOp(FusedOp):
     """What the kernel of a call computes.
 
@@ -112,6 +129,7 @@ class KernelOp(FusedOp):
         self._op = call.op
         self._kernel = kernel
         self.behind: Mapping[str, torch.Tensor] = {}
+        self._numbers = numbers_given(call)
         outs = kwargs.get("out")
         self._dtypes = [v.dtype for v in (outs if isinstance(outs, list) else []) if isinstance(v, Value)]
         if len(self._dtypes) != len(kernel.made) or len(args) != len(kernel.given):
@@ -132,6 +150,8 @@ class KernelOp(FusedOp):
             name: item for names, item in zip(self._kernel.given, args, strict=True) for name in names
         }
         nodes = self._kernel.nodes_beyond(self.behind) if self.behind else self._kernel.nodes
+        known |= self._numbers
+        nodes = tuple(node for node in nodes if node.name not in known)
         unread = {
             node.name: unread_input(node) for node in nodes if node.op == "placeholder" and node.size not in sizes
         }

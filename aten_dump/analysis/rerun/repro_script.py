@@ -30,7 +30,7 @@ from ...store.records import LAYOUTS, Blob
 from ...store.shards import shard_name
 from ...torch_names import OPS_OF_INDUCTOR
 from .allowed_ops import allowing
-from .kernel_ops import behind_unknown, is_of_inductor, op_of, unread_input
+from .kernel_ops import behind_unknown, is_of_inductor, numbers_given, op_of, unread_input
 from .run_op import check_call, find_op, recorded_number, recorded_slots
 from .shared_memory import ALIGNMENT, Moment, check_readable, extent, moment_of
 
@@ -103,6 +103,8 @@ def leaves(tree, slot):
 
 def report(slot, recorded, found):
     if not isinstance(found, torch.Tensor):
+        if (recorded, found) == (None, None):
+            return
         print(f"{slot}: recorded {recorded!a}, now {found!a}")
         return
     recorded, found = (t.resolve_conj().resolve_neg().contiguous() for t in (recorded, found))
@@ -358,6 +360,7 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
     behind = behind_unknown(call)
     known = {name: literal(value) for name, value in behind.items()}
     known |= {name: literal(item) for names, item in zip(kernel.given, args, strict=True) for name in names}
+    known |= {name: literal(number) for name, number in numbers_given(call).items()}
     outs = [literal(out) for out in kwargs["out"]]
     given = dict(zip(call.arguments, map(literal, args), strict=False))
     types, names = _parameters(kernel.code, given, outs)
@@ -369,7 +372,7 @@ def kernel_lines(call: Call, kernel: CompiledKernel, literal: Literal, path: Cal
         yield f"    (made.result() if hasattr(made, 'result') else made)({', '.join(names)})"
     yield "else:" if names else "if True:"
     yield "    torch.set_grad_enabled(False)"
-    nodes = kernel.nodes_beyond(behind)
+    nodes = [node for node in kernel.nodes_beyond(behind) if node.name not in known]
     if any(map(is_of_inductor, nodes)):
         yield f"    import {OPS_OF_INDUCTOR}"
     for number, node in enumerate(nodes):

@@ -48,6 +48,13 @@ def leave_alone(function: Any) -> None:
         _skip(function.__code__)
 
 
+def run_as_written(function: Any) -> None:
+    """Keep dynamo from compiling `function`, also as a part of what calls it; what it calls is compiled as ever."""
+    if _skip is not None:
+        _skip(function.__code__)
+    function._torchdynamo_disable = True  # as torch._dynamo.skip does, which would import the compiler
+
+
 def wrapper_of(module: ModuleType) -> CodeType | None:
     """Return the code of the wrapper around compiled functions; None of a torch that has another one."""
     context = getattr(module, "_TorchDynamoContext", None)

@@ -207,4 +207,5 @@ def _emit(rank: RankDump, name: str | None, path: Path, allow_ops: tuple[str, ..
     except OSError as error:
         raise StoreError(error.errno, f"cannot write {path}: {error.strerror}; name another --emit") from error
     _print_records(rank.directory.parent.parent, [], form, path)
-    echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference")
+    own = "" if rank[name].kernel is None else ", or with --kernel to compile and run the kernel's own code"
+    echo(f"wrote {path}: run it with `python {path}`, or with --float64 for the reference{own}")

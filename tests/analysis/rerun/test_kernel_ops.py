@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.analysis.rerun.kernel_ops import _OWN
+from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.cli.main import main
 
@@ -82,6 +83,25 @@ def test_compare_names_the_kernel(dumps: dict[str, str], baseline: str) -> None:
     found = compare(dumps["wrong"], dumps[baseline])
     assert found.exit_code == 1
     assert "First cause: Kernel.cpp_fused_relu_0.0.forward" in found.answer()
+    assert "rad_enabled" not in found.answer(), "compiled graphs run without grad mode, whatever the program does"
+
+
+def test_a_product_of_sizes_that_a_backward_keeps_is_known(tmp_path: Path) -> None:
+    """The forward hands ``s0*s1`` on; the backward's kernels read it, and are given ``s0`` and ``s1`` alone."""
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 8))
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor", compile="kernels"), model=model):
+        torch.compile(model, dynamic=True)(torch.randn(3, 5, 8)).square().mean().backward()
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    kernels = [call for call in rank.calls if call.kernel is not None]
+    kept = [call for call in kernels if any("*" in node.size for node in call.kernel.nodes if node.op == "placeholder")]  # type: ignore[union-attr]
+    assert kept, "no kernel reads a product of sizes: this test shows nothing"
+    found = replay(rank)
+    assert not found.suspects
+    assert {call.name for call in kernels} <= {op.name for op in found.ops}
+    (tmp_path / "kernel.py").write_text(repro_script(kept[-1]), encoding="utf-8")
+    done = subprocess.run([sys.executable, tmp_path / "kernel.py"], capture_output=True, text=True, check=True)
+    assert "mutated.out.0: " in done.stdout
 
 
 def test_random_numbers_are_those_of_the_compiler() -> None:
@@ -116,5 +136,7 @@ def test_the_guide_does_what_it_says(dumps: dict[str, str], tmp_path: Path) -> N
             said[option] = done.stdout
         assert "mutated.out.0: different" in said[""]
         assert "mutated.out.0: bit-equal" in said["--kernel"]
+        assert "--kernel" in found[1].output
+        assert "None" not in said[""]
         shown = runner.invoke(main, ["show", "compiled", name]).output
         assert "relu = aten::relu(addmm) float32[4, 32]" in shown
