@@ -194,9 +194,9 @@ def test_content_and_version_record_the_same_of_an_honest_program(tmp_path: Path
 class Looks:
     """Looks at views of one storage."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, *, sampled: bool = False) -> None:
         self.seconds = {"hash": 0.0}
-        self.unseen = UnseenWrites(self.seconds)
+        self.unseen = UnseenWrites(self.seconds, sampled=sampled)
         self.state = StorageState(1, tensor.untyped_storage().nbytes(), 0)
 
     def __call__(self, tensor: torch.Tensor) -> int:
@@ -212,6 +212,18 @@ def test_a_write_is_found_once_by_whichever_view_looks_first() -> None:
     raw_write(x)
     assert [look(x[3:5]), look(x), look(x[3:5])] == [1, 1, 1]
     assert look.unseen.count == 1 and look.seconds["hash"] > 0
+
+
+@pytest.mark.parametrize("part", [1.0, 0.6, 0.4])
+def test_a_sample_finds_what_writes_a_thirtieth_in_a_row(part: float) -> None:
+    """Wherever it is, and whichever part of its storage the tensor is: docs/limitations.md says so."""
+    storage = torch.zeros(6000)
+    x = storage[: int(6000 * part)]
+    look, size = Looks(x, sampled=True), x.numel() // 30
+    look(x)
+    for number, start in enumerate(range(0, x.numel() - size, 37), 1):
+        x.numpy()[start : start + size] += 1
+        assert look(x) == number
 
 
 def test_a_write_beside_what_was_looked_at_is_not_looked_for() -> None:
