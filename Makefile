@@ -10,6 +10,9 @@
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist worksteal
 
+# Bytecode is kept whatever the shell says: the tests start hundreds of processes, and each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV  := .venv
 RUN   := $(VENV)/bin/python
 # Present only after a complete install; holds the folder it was made in, as an environment does not survive a move.

@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 
 # Before torch is imported: several workers on few cores must not spin, and no test may reach for a model hub.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -24,6 +25,8 @@ if (
 
 # These need torch_npu and a stand-in for its driver: `make test-npu` sets both up and runs them.
 collect_ignore = [] if importlib.util.find_spec("torch_npu") else ["npu"]
+
+_modules = 0  # how many were imported when the collector was last spared what there is
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,8 +59,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module", autouse=True)
 def _settled() -> None:
     """Spare the collector what earlier tests left for good: many tests ask for a collection, some for dozens."""
+    _freeze()
+
+
+@pytest.fixture(autouse=True)
+def _imported() -> None:
+    """Spare it what the test before, or a fixture of the module, has imported: dynamo alone is a second of collections."""
+    if len(sys.modules) > _modules + 50:
+        _freeze()
+
+
+def _freeze() -> None:
+    global _modules
     gc.collect()
     gc.freeze()
+    _modules = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)
@@ -67,5 +83,4 @@ def _seed() -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the collector what is there for good: modules, and thousands of tests."""
-    gc.collect()
-    gc.freeze()
+    _freeze()

@@ -18,7 +18,7 @@ import torch
 from aten_dump import DumpConfig, DumpMode, RankDump, open_dump
 from tests.devices import here
 
-EVERY = 1 if os.environ.get("ATEN_DUMP_SWEEP") == "all" else 32
+EVERY = 1 if os.environ.get("ATEN_DUMP_SWEEP") == "all" else 64
 
 
 def samples() -> Iterator[tuple[str, Any, Any]]:

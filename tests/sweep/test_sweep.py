@@ -11,7 +11,7 @@ from tests.checkout import ROOT
 from tests.devices import here
 from tests.sampling import one_in
 
-PARTS = 8
+PARTS = 16
 
 
 @pytest.mark.parametrize("part", one_in(PARTS, range(PARTS)))

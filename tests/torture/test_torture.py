@@ -15,7 +15,7 @@ from tests.torture.foreign import FOREIGN_HARMS
 from tests.torture.full_disks import small_disk
 from tests.torture.hostile import HARMS
 
-PARTS = 6
+PARTS = 12
 SAMPLE = {
     "killed": 6,
     "corrupted": 60,
@@ -38,7 +38,7 @@ def skip_where_it_cannot_be(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("part", one_in(PARTS, range(PARTS)))
-# Interrupted ones: tests/capture/test_interrupts.py runs eight.
+# Interrupted ones: tests/capture/test_interrupts.py runs four.
 @pytest.mark.parametrize("kind", slow_but_for([kind for kind in SAMPLE if kind != "interrupted"], SAMPLE))
 def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind: str, part: int) -> None:
     if kind in ("failing", "full"):
@@ -58,7 +58,7 @@ def warm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("name", one_in(2, FOREIGN_HARMS))
+@pytest.mark.parametrize("name", one_in(4, FOREIGN_HARMS))
 def test_dumps_of_other_tools_are_not_taken_at_their_word(tmp_path: Path, name: str) -> None:
     """The time limit is for what grows with the square of a table's rows, which takes minutes here."""
     counts = Counts()

@@ -52,7 +52,8 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("case", slow_but_for(["fused attention"], HONEST))
+@pytest.mark.slow  # in `make test`: test_honest_models, and fused attention in test_leaf_gradients
+@pytest.mark.parametrize("case", HONEST)
 def test_honest_variants_raise_no_alarm(case: str, baseline: Path, tmp_path: Path) -> None:
     options, device = HONEST[case]
     found = compare(record(tmp_path / "dump", options, device), baseline)
@@ -120,6 +121,7 @@ def _statistics(tmp_path: Path, device: OtherDevice | None, data: str, name: str
     return record(tmp_path / name, device=device, data=data, dtype=torch.float32)
 
 
+@pytest.mark.slow  # in `make test`: by_distance/test_statistics_alone, honest and wrong
 def test_statistics_find_a_large_error_and_let_noise_through(tmp_path: Path) -> None:
     base = _statistics(tmp_path, None, "statistic", "base")
     honest = compare(_statistics(tmp_path, OtherDevice(), "statistic", "honest"), base)
