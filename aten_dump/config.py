@@ -362,7 +362,7 @@ class DumpConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> DumpConfig:
-        """Read a config from a JSON, TOML or YAML file, told by its suffix; also msprobe's and MindSpore's.
+        """Read a config from a JSON, TOML or YAML file, by its suffix; also msprobe's and MindSpore's.
 
         A warning names the keys of another tool that have no meaning here.
 

@@ -1,6 +1,6 @@
 """Every error of aten_dump, under one base.
 
-A message tells what happened, where, what was found, what is allowed and what to do next.
+A message says what happened, where, what was found, what is allowed and what to do next.
 """
 
 from __future__ import annotations

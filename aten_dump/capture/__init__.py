@@ -8,5 +8,5 @@ from importlib.util import find_spec
 from typing import Final
 
 _recorder = find_spec(f"{__name__}.recorder")
-# Whether the hot modules were compiled (hatch_build.py): Python takes an extension before the source beside it.
+# True if the hot modules were compiled (hatch_build.py): Python takes an extension before the source beside it.
 IS_COMPILED: Final = _recorder is not None and (_recorder.origin or "").endswith(tuple(EXTENSION_SUFFIXES))

@@ -62,7 +62,7 @@ def _found_in_python() -> Callable[..., None] | None:
 
 
 def note_long_step(is_long: bool) -> None:
-    """Be told that a step begins, or that it has become long."""
+    """Note that a step begins, or that it has become long."""
     if _in_long_steps is not None:
         _in_long_steps.is_long = is_long
 

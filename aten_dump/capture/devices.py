@@ -270,7 +270,7 @@ def has_spare_core() -> bool:
 def how_devices_compute() -> dict[str, Any]:
     """Return the versions and switches that decide what an op gives on the devices of this process.
 
-    What the installed torch or device package does not tell is left out; an option of a device that nobody set is "".
+    What the installed torch or device package does not say is left out; an option of a device that nobody set is "".
     """
     import torch
 

@@ -59,7 +59,7 @@ class HeldSignals:
     """Holds signals back while installed."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        """Begin; `is_busy` tells whether the main thread is in our code, where its frames do not (compiled code)."""
+        """Begin; `is_busy` returns True if the main thread is in our code, where its frames do not (compiled code)."""
         self._is_busy = is_busy
         self._holds = False
         self._handlers: dict[int, Handler] = {}  # the program's; kept, as it may put ours back at any time

@@ -39,7 +39,7 @@ class Surroundings(NamedTuple):
     paths: ModulePaths
     optimizers: LiveOptimizers
     modes: Modes  # on torch's stacks; off them, or back on, for some runs of autograd nodes
-    failures: Failures  # is told of the recorder's own errors
+    failures: Failures  # takes the recorder's own errors
     observe: Observe | None = None  # is shown each tensor, for a trigger
 
 
@@ -157,7 +157,7 @@ class StepRecorder:
         self.seconds["capture"] += sum(one.own.ns for one in self.step.threads.all) / 1e9
 
     def _finish(self, thread: ThreadState) -> None:
-        """Record what is open on a thread, and what is told of a step at its end."""
+        """Record what is open on a thread, and what is said of a step at its end."""
         self.step.cut_off(thread)
         for one in self.step.threads.all:  # of a device too: its last pass may have failed
             self.step.end_nodes(one, 0)

@@ -98,7 +98,7 @@ class Run:
         try:
             return self._writer(settings, ranks)
         except BaseException:
-            with contextlib.suppress(StoreError):  # the error before it is told
+            with contextlib.suppress(StoreError):  # the error before it is reported
                 self.end(is_whole=True)
             raise
 

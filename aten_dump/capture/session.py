@@ -46,7 +46,7 @@ class Session:
         self, config: DumpConfig, paths: ModulePaths, sink: Sink | None, watch: Watch, interception: Interception
     ) -> None:
         self.config = config
-        self._described = config, config.as_dict()  # as a step's header tells of it
+        self._described = config, config.as_dict()  # as a step's header has it
         self.current_step = 0
         self._watch = watch
         self._interception = interception
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def is_recording(self) -> bool:
-        """Whether it was entered on a rank that is selected, and neither closed nor failed."""
+        """True if it was entered on a rank that is selected, and neither closed nor failed."""
         return self.is_entered and self._run is not None and self._failed is None
 
     @property
@@ -102,7 +102,7 @@ class Session:
         try:
             self._open_sink(run)
             self._begin_step()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             try:
                 self._give_up(error)
             except AtenDumpError:
@@ -298,13 +298,13 @@ class Session:
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self._give_up(error)
 
     def _give_up(self, error: Exception, may_raise: bool = True) -> None:
         first = self._failed is None
         self._watch.in_step = None
-        # Or in the words alone, as ctypes gives them; told later. One that began in our code is ours.
+        # Or in the words alone, as ctypes gives them; reported later. One that began in our code is ours.
         if RecursionError.__name__ in text_of(error) and not _began_in_recorder(error):
             if first:
                 self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"

@@ -1,4 +1,4 @@
-"""What a step's dump could not see, counted while it is recorded and told as Note records at its end.
+"""What a step's dump could not see, counted while it is recorded and written as Note records at its end.
 
 Each code is explained in docs/limitations.md, with the way round.
 """

@@ -108,7 +108,7 @@ def complete_name(context: click.Context, parameter: click.Parameter, incomplete
         names = [name for name in rank.links.names if name.startswith(incomplete)]
         if not names:
             return list(_tensors(rank, incomplete))
-    except (AtenDumpError, KeyError):  # nothing to offer; what is wrong is told when the command runs
+    except (AtenDumpError, KeyError):  # nothing to offer; what is wrong is said when the command runs
         return []
     heads = dict.fromkeys(_head(name) for name in names)
     return names if len(names) <= _MOST_NAMES or len(heads) == 1 else list(heads)

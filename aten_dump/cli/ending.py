@@ -14,7 +14,7 @@ import click
 
 INTERRUPTED: Final = 130  # what a shell says of a program that Ctrl-C has ended; click's own 1 would be "differ"
 INTERRUPTED_TEXT: Final = "Interrupted."
-NOT_WHOLE: Final = 2  # in place of 0
+NOT_WHOLE: Final = 2  # instead of 0
 _NOTED: Final = "aten_dump.not_whole"  # in click's context, which a subcommand shares with `main`
 
 

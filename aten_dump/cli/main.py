@@ -96,7 +96,7 @@ class Commands(click.Group):
         except click.ClickException:
             raise
         except Exception:  # noqa: BLE001 - printed whole
-            traceback.print_exc()  # not the dump's fault nor the user's: 3 tells scripts so, the traceback us
+            traceback.print_exc()  # not the dump's fault nor the user's: 3 is for scripts, the traceback for us
             raise click.exceptions.Exit(TOOL_FAILED) from None
 
 

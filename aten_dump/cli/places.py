@@ -68,7 +68,7 @@ class Place:
                 if room < 0:
                     return having, others[number:]
                 having += [step] if _has(other, name) else []
-            except AtenDumpError:  # a damaged step is told by the command that is asked for it
+            except AtenDumpError:  # a damaged step is reported by the command that is asked for it
                 continue
         return having, []
 

@@ -65,12 +65,12 @@ class CallFacts:
 
     @property
     def grad_enabled(self) -> bool | None:
-        """Whether grad mode was on where it began; None in recordings that do not say."""
+        """True if grad mode was on where it began; None in recordings that do not say."""
         return self._tables.modes.grad(self._tables.positions[self._record.id])
 
     @property
     def training(self) -> bool | None:
-        """Whether the module it ran in, or its forward call, was in training; None outside of modules."""
+        """True if the module it ran in, or its forward call, was in training; None outside of modules."""
         return self._tables.modes.training(self._tables.positions[self._record.id])
 
     @property

@@ -122,7 +122,7 @@ class Call(CallFacts):
 
     @property
     def called_from(self) -> str:
-        """The caller's line where `where` is called from several places, which would not tell them apart; else ""."""
+        """The caller's line where `where` is called from several places, and the line alone is ambiguous; else ""."""
         return str(self._rank.callers.of(self._stack_told) or "")
 
     @property
@@ -363,7 +363,7 @@ class Recording:
 
     @cached_property
     def callers(self) -> Callers:
-        """From where lines of the program are called, for tools that tell which of several calls of a helper it is."""
+        """From where lines of the program are called, for tools that say which of several calls of a helper it is."""
         return Callers(self.tables)
 
     @property

@@ -45,7 +45,7 @@ def _shown(setting: Any) -> str:
 
 
 def optimizer_groups(rows: Iterable[records.OptimizerGroups], at_ns: int | None = None) -> tuple[OptimizerGroup, ...]:
-    """Return the groups that records tell of, by optimizer and position.
+    """Return the recorded groups, by optimizer and position.
 
     Args:
         rows: in order.

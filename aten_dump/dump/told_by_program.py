@@ -1,4 +1,4 @@
-"""What the program itself told the dump: saved tensors and marks; and one module's calls."""
+"""What the program itself added to the dump: saved tensors and marks; and one module's calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoSuchName(MissingDataError, KeyError):
 
 
 class ByName(dict[str, Item]):
-    """Things by name; who asks for one that is not there is told which are."""
+    """Things by name; asking for a missing one lists those that exist."""
 
     def __init__(self, items: Mapping[str, Item], what: str, if_empty: str) -> None:
         """Take the things; `what` they are and where, and `if_empty` why there may be none, are for the message."""

@@ -1,4 +1,4 @@
-"""Whether what one rank recorded in one step is whole: the one place that says so, for every tool that answers.
+"""Decides if what one rank recorded in one step is whole: the one place that says so, for every tool that answers.
 
 Theory of operation
     A recording is *complete* when its index was committed and all of it, and all the bytes it names, are there. It is

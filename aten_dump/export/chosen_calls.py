@@ -22,7 +22,7 @@ class ChosenCalls:
         kinds: kinds of calls.
         filters: as of ``Calls.filter``.
         sources: folder whose files may be read for lines of code; None reads none.
-        progress: is told how many calls are done.
+        progress: is called with how many calls are done.
     """
 
     ranks: Sequence[RankDump]
@@ -38,7 +38,7 @@ class ChosenCalls:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one step and rank."""
+        """True if there is more than one step and rank."""
         return len(self.ranks) > 1
 
     def each_rank(self) -> Iterator[RankDump]:

@@ -60,7 +60,7 @@ def export_dump(
         to: a target, of `targets`.
         out: file or folder to write.
         options: what to export.
-        progress: is told how many calls are done, of how many.
+        progress: is called with how many calls are done, of how many.
 
     Raises:
         ConfigError: there is no such target, or something is at `out` already, or `out` is a URL.

@@ -66,7 +66,7 @@ class Unattended:
         self._first_module = NextModuleCall(self._start)
 
     def begin(self, found: list[Optimizer]) -> bool:
-        """Begin, with the optimizers that there are; return False if it cannot begin yet."""
+        """Begin, with the existing optimizers; return False if it cannot begin yet."""
         raise NotImplementedError
 
     def has_begun(self) -> bool:

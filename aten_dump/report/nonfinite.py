@@ -59,7 +59,7 @@ def answer_lines(found: NonFinite, earlier_step: int | None = None) -> Iterator[
 
 
 def what_next(found: NonFinite) -> Iterator[str]:
-    """Yield the command that shows the call of which most is to be told, if there is one."""
+    """Yield the command that shows the call that explains most, if there is one."""
     told = found.first or next(iter((*found.scaled, *found.contained)), None)
     if told is not None:
         yield next_line("show", found.path, told.name, step=found.step, rank=found.rank)
@@ -104,7 +104,7 @@ def _count(n: int, what: str) -> str:
 
 
 def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
-    """Yield, for several steps and ranks, where it began and how many have nothing to tell.
+    """Yield, for several steps and ranks, where it began and how many have nothing to report.
 
     Within a step a call that made it goes before one that was given it, and both before a collective, which may have
     brought it from one of them.
@@ -131,7 +131,7 @@ def how_early(found: NonFinite) -> tuple[int, int]:
 
 
 def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
-    """Return a line for steps and ranks of which no more is told, those of which the same is said together."""
+    """Return a line for steps and ranks of which no more is said, those of which the same is said together."""
     return told_together((found.step, found.rank, _in_short(found)) for found in all_found)
 
 

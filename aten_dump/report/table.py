@@ -2,7 +2,7 @@
 
 Theory of operation
     In a pipe every column is as wide as its widest cell, and nothing is cut. On a terminal the same lines must fit:
-    a column of *names* may be cut, with an ellipsis in the middle, as the ends tell names apart; never inside of a
+    a column of *names* may be cut, with an ellipsis in the middle, as names differ at their ends; never inside of a
     number. A column of *words* or *numbers* is shown whole or left out whole, those that can be spared most first, and
     `Layout.left_out` names them. So no digit is ever missing without a word about it.
 """

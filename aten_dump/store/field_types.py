@@ -1,10 +1,10 @@
-"""Whether the fields of a decoded row have the types that records.py declares, so that nothing behind it need ask.
+"""Checks that the fields of a decoded row have the types that records.py declares, so that nothing behind it need ask.
 
 Theory of operation
-    A checksum tells that bytes are those that were written, not that they make sense: a dump may come from a stranger,
+    A checksum shows that bytes are those that were written, not that they make sense: a dump may come from a stranger,
     or from another writer. So each row is checked when it is decoded, once: types of all fields, sizes that fit into 64
     bits, tags of argument trees. The types are read from the annotations of the records; beyond them `_MORE` has what
-    a kind asks of its fields together. Whether ids name something is for all rows at once (`checking.references`).
+    a kind asks of its fields together. That ids name something is checked for all rows at once (`checking.references`).
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class RowType:
         self._fields = record._fields  # type: ignore[attr-defined]
         annotations = record.__annotations__.values()  # as text, which NamedTuple wraps
         self._expected = [_CHECKS[str(getattr(found, "__forward_arg__", found))] for found in annotations]
-        # Fields whose type alone does not tell.
+        # Fields whose type alone does not suffice.
         self._inner = [(at, found.check) for at, found in enumerate(self._expected) if not found.by_type]
         self._more = _MORE.get(kind)
         defaults = record._field_defaults  # type: ignore[attr-defined]

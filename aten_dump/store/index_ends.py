@@ -94,5 +94,5 @@ def _unpack(data: bytes, limit: int) -> list[Any]:
     """Return up to `limit` records from the start of some bytes; none where they are not msgpack."""
     try:
         return first_records(data, limit)
-    except (msgpack.UnpackException, ValueError, TypeError):  # the last: a map in place of a key
+    except (msgpack.UnpackException, ValueError, TypeError):  # the last: a map instead of a key
         return []

@@ -70,7 +70,7 @@ class IndexData:
 
     @property
     def committed(self) -> bool:
-        """Whether the step is complete."""
+        """True if the step is complete."""
         return self.commit is not None
 
     def records(self, kind: int) -> Iterator[Any]:

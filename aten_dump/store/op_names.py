@@ -57,7 +57,7 @@ _BEGINS: Final = "momentum_buffer_list"
 
 # Results that are no data: workspaces and reserve buffers, in a library's own format, partly memory nobody wrote. Seeds
 # and offsets of fused attention are among them: without dropout nothing writes them. Two equal runs leave other bytes
-# there, NaN among them. Only the ops that read them can tell whether they are right.
+# there, NaN among them. Only the ops that read them can show whether they are right.
 # op -> positions of such results
 _WORKSPACES: Final[dict[str, frozenset[int]]] = {
     "aten::mkldnn_rnn_layer": frozenset({3}),

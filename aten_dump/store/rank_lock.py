@@ -1,4 +1,4 @@
-"""The lock that tells a running writer of a step and rank from a dead one.
+"""The lock by which a running writer of a step and rank differs from a dead one.
 
 Theory of operation
     A POSIX lock also ends when the process closes *any* descriptor of the file: a program that reads the dump which it

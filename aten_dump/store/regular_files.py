@@ -144,7 +144,7 @@ def open_subfolder(root: Path | str, name: str, *, make: bool = False) -> int:
 
 
 def replace_inside(folder: int, path: Path | str, data: bytes) -> None:
-    """Write a small file in an open folder of a dump, in place of the one of its name: whole, or not at all.
+    """Write a small file in an open folder of a dump, replacing the one of its name: whole, or not at all.
 
     Raises:
         OSError: it cannot be written; the file that was there stays.

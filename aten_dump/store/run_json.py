@@ -3,7 +3,7 @@
 Theory of operation
     The file is a JSON object whose first member, on the second line, is the checksum of all lines after it: whoever
     reads it knows whether it is what was written. It is written to another name and renamed, so it is whole at any
-    time. It lists the steps that its rank has begun and the ranks that record, which tells what of a dump was lost.
+    time. It lists the steps that its rank has begun and the ranks that record, which shows what of a dump was lost.
 """
 
 from __future__ import annotations

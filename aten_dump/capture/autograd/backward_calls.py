@@ -240,7 +240,7 @@ class BackwardTask:
         self._sums = sums
         self.calls: dict[int, BackwardCall] = {}
         self._root = thread.stack[-1].visible if thread.stack else step.main_parent()
-        self.creates_graph: bool | None = None  # None until the run of a node has told
+        self.creates_graph: bool | None = None  # None until a node has run
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> its AccumulateGrad call
 
     def call_of(self, owner: OpenCall | None, thread: ThreadState) -> BackwardCall | None:

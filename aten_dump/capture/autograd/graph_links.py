@@ -42,7 +42,7 @@ SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks
 
 
 def tell_nobody(*told: object) -> None:
-    """Stand for who was told, once the step has ended: he would hold the step, and the step him."""
+    """Replace the listener once the step has ended: the two would keep each other alive."""
 
 
 class GraphLinks:
@@ -155,7 +155,7 @@ class GraphLinks:
         return tag
 
     def _name_of(self, node: Any) -> CallName:
-        """Return what a node is called; its type tells, unless it is the one of all C++ functions without their own."""
+        """Return what a node is called; by its type, unless that is the one of all C++ functions without their own."""
         kind = type(node)
         name = self._names_by_type.get(kind)
         if name is None:
@@ -169,7 +169,7 @@ class GraphLinks:
         return name
 
     def _note_saved(self, tag: NodeTag, node: Any, thread: ThreadState) -> bool:
-        """Record what a node saved; tell whether some of it is under saved-tensor hooks of the program's."""
+        """Record what a node saved; return True if some of it is under saved-tensor hooks of the program's."""
         tensors, packed, is_hooked = saved_tensors_of(node)
         values = self._values
         # Python numbers are left out: tensors without dimensions, of memory of their own.

@@ -73,7 +73,7 @@ class NodeRuns(Runs):
             step: the step.
             values: its values.
             modes: the recorder's, for nodes that run Python code and those that compute otherwise under a mode.
-            reached: is told of the leaves that a backward pass has reached, with the node call of each.
+            reached: is called with the leaves that a backward pass has reached, with the node call of each.
         """
         self.step = step
         self._values = values
@@ -106,7 +106,7 @@ class NodeRuns(Runs):
         """Take the hooks off all nodes, and put none on new ones until `come_back`: their passes will be compiled."""
         self.links.put_hooks = tell_nobody
         for tag in node_hooks.remove_all(self._handles):
-            tag.is_told_late = False  # nothing would tell that its run has ended
+            tag.is_told_late = False  # nothing would show that its run has ended
         self._handles.clear()
         node_hooks.uninstall()
 
@@ -141,7 +141,7 @@ class NodeRuns(Runs):
                 is_within = bool(thread.stack) and thread.stack[-1].kind == ATEN  # which has opened it, or has not
                 if tag.is_told_late and not (is_within or was_last or runs_hook(program_frame(), thread.number == 0)):
                     self._enter(tag, thread, None)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
 
     def begins(self, tag: NodeTag, grad_outputs: Gradients) -> None:
@@ -155,7 +155,7 @@ class NodeRuns(Runs):
         try:
             with own.lock or _NO_LOCK:
                 call = self._enter(tag, thread, grad_outputs)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
             return
         now_ns = perf_counter_ns()
@@ -187,13 +187,13 @@ class NodeRuns(Runs):
                     self._leave(tag, grad_inputs, grad_outputs, thread, now_ns - self.step.start_ns)
             finally:
                 own.leave()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
 
     def _enter(self, tag: NodeTag, thread: ThreadState, grad_outputs: Gradients | None) -> OpenCall:
         """A node begins to run; return the call that this is.
 
-        `grad_outputs` are what it gets; None where an op in it tells of it, perhaps one with a grad mode of its own.
+        `grad_outputs` are what it gets; None where an op in it shows it, perhaps one with a grad mode of its own.
         """
         if not tag.is_told_late and _let_others_first(tag.handle):
             tag.runs_python = True
@@ -365,7 +365,7 @@ class NodeRuns(Runs):
                 with self.step.here.state.own:
                     task.finish()
                     self._reached(task.leaves)
-            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
                 self.step.failed(error)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ _ENGINE: Final = str(torch.autograd.graph.__file__)
 
 
 class Runs(ABC):
-    """Who is told of the runs of nodes."""
+    """What is called when nodes run."""
 
     @abstractmethod
     def runs_in(self, tag: NodeTag, thread: ThreadState) -> None:
@@ -64,9 +64,9 @@ class NodeTag:
         self.runs_python = True  # its run may call into Python: custom functions, hooks of the program's (any leaf's)
         self.call: OpenCall | None = None  # its present run, or its last one until another node of the thread runs
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
-        self.runs: Runs | None = None  # is told of its runs
+        self.runs: Runs | None = None  # called when it runs
         self.handle: Any = None  # of the hooks
-        self.is_told_late = False  # it has no hook before its run: what runs in it tells that it runs
+        self.is_told_late = False  # it has no hook before its run: what runs in it shows that it runs
         # What only a run needs.
         self.thread: ThreadState | None = None  # runs it now
         self.mode_off = False  # our dispatch mode is off the stack
@@ -110,7 +110,7 @@ def _is_under_way(run: tuple[Any, ...]) -> bool:
 
 
 class NodeTags:
-    """The tags of one step, and what they tell of the node that runs."""
+    """The tags of one step, and what they say of the node that runs."""
 
     __slots__ = ("_threads", "claims")
 
@@ -159,7 +159,7 @@ class NodeTags:
         if not runs_hook(frame, thread.number == 0):
             return False
         makes_graph = asked_for_graph(frame)
-        if makes_graph is None:  # a device's thread: who waits for it tells
+        if makes_graph is None:  # a device's thread: the thread that waits for it knows
             makes_graph = asked_for_graph(self._threads.main_frame())
         return makes_graph is False or _checkpoint_runs()
 

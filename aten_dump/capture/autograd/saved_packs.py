@@ -5,7 +5,7 @@ Theory of operation
     the program's own come and go in their order, and `torch.func`, which refuses to run under any, never meets ours.
     Calls that run the program's code are left out (`backward` and what is passed a function).
 
-    A node's attributes hold what our hook returned, which tells exactly what it saved. An autograd function in C++ has
+    A node's attributes hold what our hook returned, which shows exactly what it saved. An autograd function in C++ has
     no such attributes: what was saved while its node was the newest one of the thread is its.
 """
 
@@ -106,7 +106,7 @@ class SavedPacks:
                 packed.id = self._last = self._last + 1
                 call = 0 if packed.owner is None else packed.owner.visible
                 self.step.emit(Packed(PACKED, packed.id, call, packed.value, self.step.now_ns()))
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
 
     @runs_program
@@ -119,7 +119,7 @@ class SavedPacks:
                     if not packed.is_output and is_detached_in_sight(tensor):
                         thread.unpacked = id(tensor)  # autograd detaches it next: without hooks, outputs alone
                     self._note_fetched(packed)
-            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
                 self.step.failed(error)
         return tensor
 
@@ -151,7 +151,7 @@ class SavedPacks:
         return [value for value in ([one.value for one in packed] if packed else loose) if value]
 
     def close(self) -> None:
-        """End the step: tell how often both ties agreed."""
+        """End the step: note how often both ties agreed."""
         self._is_closed = True
         self._loose.clear()
         if self._agreed:

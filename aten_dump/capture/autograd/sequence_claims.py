@@ -82,7 +82,7 @@ class SequenceClaims:
         return max(thread.ahead)
 
     def made_by(self, number: int, node: str, thread: ThreadState, own_from: int | None) -> int | None:
-        """Return the aten call that made a node; None when it was made before the step, 0 when nothing tells.
+        """Return the aten call that made a node; None when it was made before the step, 0 when it is unknown.
 
         Args:
             number: sequence number of the node.

@@ -208,7 +208,7 @@ class PendingOp(Place):
                     self.ops.captured.saw(args, kwargs, result)
             finally:
                 own.leave()
-        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as failure:  # noqa: BLE001 - `failed` raises or reports it
             step.failed_beside(error, failure)
 
     def _record(
@@ -325,7 +325,7 @@ class KernelLinks:
             first: id of the first op in the call of compiled code that the backward is of, and what is returned where
                 no kernel is known.
             graph: as `add` takes it.
-            numbers: of the autograd nodes that it computes for, the most telling first.
+            numbers: of the autograd nodes that it computes for, the most specific first.
         """
         place = bisect_right(self._regions, first) - 1
         region = self._regions[place] if place >= 0 else 0

@@ -87,7 +87,7 @@ class PythonCalls:
                 thread.stack.append(call)
             finally:
                 own.leave()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             step.failed(error)
             return None
         call.start_ns = own.left_ns - step.start_ns
@@ -113,14 +113,14 @@ class PythonCalls:
                     self.emit_begun(call, thread)
                 call.sequence_start = get_sequence_nr()
                 thread.stack.append(call)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             step.failed(error)
             return None
         call.start_ns = thread.own.left_ns - step.start_ns
         return call
 
     def open_remark(self, name: CallName, frame: FrameType | None, thread: ThreadState) -> OpenCall:
-        """Return a call that the program tells of by its own words, placed where the program is."""
+        """Return a call that the program names itself, placed where the program is."""
         node = self._enter_node(thread)
         top = self.step.top(thread) if thread.stack else None
         call = OpenCall(self.step.next_id(), API, name, top)
@@ -181,7 +181,7 @@ class PythonCalls:
         try:
             with self.step.here.state.own:
                 self._note_arguments(call, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
 
     # -- end
@@ -212,7 +212,7 @@ class PythonCalls:
                     self._end_now(thread, call, result, error)
             finally:
                 own.leave()
-        except Exception as failure:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as failure:  # noqa: BLE001 - `failed` raises or reports it
             step.failed_beside(error, failure)
 
     def _end_landed(self, thread: ThreadState, call: OpenCall, result: Any) -> None:

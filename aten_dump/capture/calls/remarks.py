@@ -1,4 +1,4 @@
-"""What the program itself tells the dump: tensors under a name, marks, and scopes as levels of the tree.
+"""What the program itself adds to the dump: tensors under a name, marks, and scopes as levels of the tree.
 
 Theory of operation
     Each is a Python-level call of a prefix of its own, which no level and no selection leaves out: `Saved.{name}` with
@@ -53,7 +53,7 @@ class Remarks:
         try:
             with self._step.here.state.own:  # function modes see the reading of attributes
                 self._watch_gradient(call, tensor)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self._step.failed(error)
 
     def _watch_gradient(self, call: OpenCall, tensor: torch.Tensor) -> None:
@@ -79,7 +79,7 @@ class Remarks:
                     call.args = [self._values.tree_of(tensor, True)]
                 call.end_ns = call.start_ns
                 step.emit_open(thread, call, None, None, None)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             step.failed(error)
             return None
         return call
@@ -99,7 +99,7 @@ class Remarks:
                 begun = (step.next_id(), parent, op, call.n, repeat, BACKWARD, thread.number, step.now_ns())
                 rest = (0, None, call.stack, call.module, call.id, [value], None, None, None, None)
                 step.emit_call((CALL, *begun, *rest))
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             step.failed(error)
 
     # -- scopes
@@ -115,7 +115,7 @@ class Remarks:
                 call = self._calls.open_remark(named, frame, thread)
                 self._calls.emit_begun(call, thread)
                 thread.stack.append(call)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self._step.failed(error)
             return None
         return call
@@ -132,7 +132,7 @@ class Remarks:
                 step.top(thread)  # without nodes of a backward pass that has failed in it
                 thread.stack.remove(call)
                 step.emit_open(thread, call, None, None, None if error is None else text_of(error))
-        except Exception as own:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as own:  # noqa: BLE001 - `failed` raises or reports it
             step.failed_beside(error, own)
 
     def close(self) -> None:

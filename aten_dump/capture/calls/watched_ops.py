@@ -42,7 +42,7 @@ def watch(
             op.take(args, kwargs)
             op.start_ns = perf_counter_ns() - ops.step.start_ns
             return op
-    except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+    except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
         ops.step.failed(error)
         return None
 

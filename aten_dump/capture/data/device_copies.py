@@ -5,7 +5,7 @@ Theory of operation
     event. The program may write to the source in place with its next op, so the source is first copied on the device
     (fast, and ordered on the program's stream) as long as no more than STAGING_BYTES wait, with what others have made
     for a copy alone; beyond that, and where the device has no memory left, the program's stream, not its thread, waits
-    for the copy. The allocator is told of the second stream, so that memory which the program frees is not given out
+    for the copy. The allocator knows the second stream, so that memory which the program frees is not given out
     again too early. Only what `torch.accelerator` offers is used.
 """
 

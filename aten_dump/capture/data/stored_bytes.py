@@ -66,7 +66,7 @@ class StoredBytes:
             elements: where they lie, if that is in host memory and known already.
 
         Returns:
-            Whether the hash is taken as well.
+            True if the hash is taken as well.
         """
         if self._sample is not None or state.format is not None:
             self._keep_elements(tensor, value, self._sample)

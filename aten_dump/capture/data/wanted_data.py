@@ -29,7 +29,7 @@ class WantedData:
 
     @property
     def facts(self) -> bool:
-        """Whether statistics or a hash are computed."""
+        """True if statistics or a hash are computed."""
         return bool(self.statistics or self.hash)
 
     @property

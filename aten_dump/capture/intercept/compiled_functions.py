@@ -66,7 +66,7 @@ class CompiledCalls:
     """Knows when a compiled function is called."""
 
     def __init__(self, watch: Watch, config: DumpConfig, step_aside: Callable[[bool], Callable[[], None]]) -> None:
-        """Begin; `step_aside` takes everything away, the op mode if told to, and returns what puts it back."""
+        """Begin; `step_aside` takes everything away, the op mode if asked to, and returns what puts it back."""
         self._watch = watch
         self._how = config.compile
         self._step_aside = step_aside

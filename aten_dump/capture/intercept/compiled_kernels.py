@@ -288,7 +288,7 @@ class _RecordedSite:
             for into, place, lies in self._otherwise:
                 with thread.own:
                     (given, out)[into][place] = lies.of((given, out)[into][place], sizes)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             recorder.step.failed(error)
             return None
         named = {_OUT: out, **{name: sizes.get(name) for name in symbols}}

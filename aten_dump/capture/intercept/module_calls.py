@@ -150,7 +150,7 @@ class ModuleCalls:
         kind = type(module)
         try:
             path = self._paths.path(module)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             recorder.step.failed(error)
             return None
         name = CallName(f"{kind.__module__}.{kind.__qualname__}", "Module", path or kind.__name__)

@@ -26,7 +26,7 @@ class NextModuleCall:
         self._patch = Patch(nn.Module, "__call__", self._wrapping(nn.Module.__call__))
 
     def cancel(self) -> bool:
-        """Wait no more; tell whether it has waited until now."""
+        """Wait no more; return True if it has waited until now."""
         run, self._run = self._run, None
         if run is not None:
             self._patch.undo()

@@ -133,7 +133,7 @@ class OpMode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, watch: Watch, lets_compile: Callable[[], bool]) -> None:
-        """Begin; `lets_compile` tells whether dynamo may compile what it is asked to while the modes are on."""
+        """Begin; `lets_compile` returns True if dynamo may compile what it is asked to while the modes are on."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
         self._lets_compile = lets_compile
@@ -248,7 +248,7 @@ class OneDetachOpMode(OpMode):
 
 
 class ShieldedOpMode(OneDetachOpMode):
-    """The same, for a torch that cannot be told to leave what `OpMode` calls alone: the compiler is off meanwhile."""
+    """The same, for a torch that cannot leave what `OpMode` calls alone: the compiler is off meanwhile."""
 
     @runs_program
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""Waits for collectives, resizes of storages, callbacks of futures: what no dispatch mode is told of.
+"""Waits for collectives, resizes of storages, callbacks of futures: what no dispatch mode sees.
 
 While a step is recorded, a few methods of torch's classes are wrapped, process-wide, as ``nn.Module.__call__`` is (see
 `module_calls`). Each wrapper calls the original with what it was given, returns what it returned and raises what it
@@ -72,7 +72,7 @@ class Waits:
         try:
             with thread.own:
                 action()
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             recorder.step.failed(error)
 
     @runs_program

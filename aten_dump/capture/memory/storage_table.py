@@ -45,8 +45,8 @@ class StorageTable:
         """Begin a step.
 
         Args:
-            announce: is told of each storage when it is first seen, and its device.
-            tell_shared: is told of a storage that lies in the memory of another.
+            announce: is called with each storage when it is first seen, and its device.
+            tell_shared: is called with a storage that lies in the memory of another.
         """
         self._shared = SharedMemory(tell_shared)
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
@@ -249,7 +249,7 @@ class SharedMemory:
     __slots__ = ("_addresses", "_devices", "_ends", "_placed", "_starts", "_tell", "_told")
 
     def __init__(self, tell: _Tell) -> None:
-        """Begin a step; `tell` is told of a storage, the id of that in whose memory it lies, and from which byte on."""
+        """Begin a step; `tell` is called with a storage, the id of that in whose memory it lies, and the first byte."""
         self._tell = tell
         self._told: dict[int, int] = {}  # in whose memory a storage lies, by ids
         self._addresses: dict[int, int] = {}  # by id of the storage

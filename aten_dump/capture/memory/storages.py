@@ -23,7 +23,7 @@ Stored = tuple[int, int, Any, int]  # see `StorageState.blobs`
 
 
 class WriteClock:
-    """Counts the writes to all storages: the time that `StorageState.written_at` is told in."""
+    """Counts the writes to all storages: the clock of `StorageState.written_at`."""
 
     __slots__ = ("writes",)  # of an instance: to set a class's attribute slows down each look-up of its others
 

@@ -32,7 +32,7 @@ class WrittenRanges:
         self.in_flight = False  # others write to it meanwhile, a collective say
         self._nbytes = nbytes
         self._ranges: list[_Range] = []
-        self._mask: _Mask | None = None  # in place of the ranges
+        self._mask: _Mask | None = None  # instead of the ranges
         self._geometries: set[Geometry] = set()
         self._columns: dict[int, list[_Range]] = {}  # by bytes of a row: which of each row are written
 

@@ -17,7 +17,7 @@ BACKWARD: Final = PHASES.index("backward")
 OPTIMIZER: Final = PHASES.index("optimizer")
 
 SCOPE: Final = "Scope"
-REMARKS: Final = frozenset(("Saved", "Mark", SCOPE))  # prefixes of what the program itself tells
+REMARKS: Final = frozenset(("Saved", "Mark", SCOPE))  # prefixes of what the program itself adds
 
 
 class CallName(NamedTuple):

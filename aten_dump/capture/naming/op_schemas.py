@@ -9,7 +9,7 @@ import torch
 from ...store.op_names import TRANSFER_NAMESPACES, UNDEFINED_OUTPUT_OPS, read_op_name
 from .call_name import CallName
 
-# Ops whose schema tells less, or more, than they write:
+# Ops whose schema names less, or more, than they write:
 # op name -> (arguments written, the bool argument that enables it).
 _UNDECLARED_WRITES: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten::batch_norm": ((3, 4), 5),  # these two reach a mode in inference mode alone

@@ -72,6 +72,6 @@ class OpenCall:
         self.edge_paths: tuple[Any, ...] = ()
 
     def let_go(self) -> None:
-        """Hold nothing of the program's any more: nobody will tell of its end."""
+        """Hold nothing of the program's any more: nobody will report its end."""
         self.given = self.frame = self.inner = None
         self.raw = ()

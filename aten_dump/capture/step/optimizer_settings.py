@@ -46,7 +46,7 @@ class OptimizerSettings:
         try:
             with thread.own:
                 self._write(optimizer, ended=False)
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self._step.failed(error)
 
     def close(self) -> None:

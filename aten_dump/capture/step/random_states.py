@@ -55,7 +55,7 @@ class RandomStates:
 
 
 def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """Return the device an op runs on: the one it was told, else that of its first tensor."""
+    """Return the device an op runs on: the one it was given, else that of its first tensor."""
     told = kwargs.get("device")
     if told is not None:
         device = torch.device(told)
@@ -70,7 +70,7 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
 def _state_of(generator: torch.Generator) -> torch.Tensor | None:
     try:
         return generator.get_state()
-    except RuntimeError:  # a generator without a state to tell, or one that a graph capture owns
+    except RuntimeError:  # a generator without a state to read, or one that a graph capture owns
         return None
 
 

@@ -35,7 +35,7 @@ CALLS_PER_PAUSE: Final = 1023  # a power of two less one
 
 
 class Failures(Protocol):
-    """Who is told when the recorder fails."""
+    """What takes the recorder's failures."""
 
     def failed(self, error: Exception) -> None:
         """The recorder failed: raise, or stop recording."""
@@ -178,7 +178,7 @@ class Step:
         return stack[-1] if stack else None
 
     def end_nodes(self, thread: ThreadState, least: int) -> None:
-        """End nodes that are innermost and run in the backward pass `least` or a later one: nobody has told of it."""
+        """End nodes that are innermost and run in the backward pass `least` or a later one: nobody has reported it."""
         stack = thread.stack
         while stack and stack[-1].kind == NODE and stack[-1].graph_task >= least:
             self._end_untold(thread, stack.pop())
@@ -191,11 +191,11 @@ class Step:
             try:
                 with thread.own:
                     self.take_off(thread, call)
-            except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+            except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
                 self.failed(error)
 
     def take_off(self, thread: ThreadState, call: OpenCall) -> None:
-        """Take `call` off the stack, with calls above it that ended without our being told (they raised)."""
+        """Take `call` off the stack, with calls above it whose end we did not see (they raised)."""
         stack = thread.stack
         if stack and stack[-1] is call:
             stack.pop()
@@ -216,16 +216,16 @@ class Step:
                 self._end_untold(thread, call, CUT_OFF)
 
     def _end_untold(self, thread: ThreadState, call: OpenCall, why: str = ENDED_UNTOLD) -> None:
-        """Record a call that was taken off the stack, and of whose end we were not told.
+        """Record a call that was taken off the stack, and whose end we did not see.
 
-        A scope has not failed then: of an error that leaves it we are always told.
+        A scope has not failed then: we always see an error that leaves it.
         """
         call.let_go()
         if call.recorded:
             call.end_ns = self.now_ns()
             self.emit_open(thread, call, None, None, None if call.name.prefix == SCOPE else why)
             if call.kind == NODE:
-                call.recorded = False  # should its end be told all the same
+                call.recorded = False  # should its end be reported all the same
 
     # -- records
 
@@ -273,7 +273,7 @@ class Step:
             with thread.own:
                 thread.grad = is_grad_enabled()
                 self.emit(Mode(MODE, thread.number, call, thread.grad, thread.training))
-        except Exception as error:  # noqa: BLE001 - `failed` raises it or tells the user
+        except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.failed(error)
 
     def pause(self) -> None:

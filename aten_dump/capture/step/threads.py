@@ -73,7 +73,7 @@ class ThreadState:
         self.last_run: Any = None  # tag of the autograd node that ran last, while ops may come under it
         self.last_run_pass = -1  # number of the backward pass that it ran in
         self.unpacked = 0  # id() of a saved tensor that autograd is about to detach; see `SavedPacks`
-        self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call tells
+        self.grad: bool | None = None  # grad mode, as the last `Mode` record has it; None: the next call shows it
         self.training: bool | None = None  # of the innermost module
         self.optimizer_depth = 0
         self.optimizer_pass = -1  # the backward pass that the optimizer's step began in, -1 for none

@@ -4,7 +4,7 @@ Theory of operation
     ``torch._lazy_clone`` makes a tensor that shares the memory of another until one of them is written to. Whoever asks
     for an address to write to gives the tensor memory of its own first: so do ``data_ptr()``, ``numpy()``, DLPack and
     some ops. The recorder must not cause that: it asks here, as torch's ops do for what they only read. Elsewhere such
-    tensors have the same addresses as `data_ptr()` tells, 0 of one without memory.
+    tensors have the same addresses as `data_ptr()` returns, 0 of one without memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _address_of(tensor: torch.Tensor) -> int:
     return start and start + int(tensor.storage_offset()) * tensor.element_size()
 
 
-# Of the first element of a tensor, 0 of none. An older torch does not tell it so.
+# Of the first element of a tensor, 0 of none. An older torch has no such function.
 address_of: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "const_data_ptr", _address_of)
 
 

@@ -3,7 +3,7 @@
 Theory of operation
     While a compiler of passes is set (``torch._dynamo.config.compiled_autograd``), the engine hands it the graph, with
     each hook on a node as a call of that function: the compiler would trace into the recorder. Who sets it asks
-    ``set_autograd_compiler``. While that name is ours, whoever has hooks on nodes is told, and takes them off.
+    ``set_autograd_compiler``. While that name is ours, whoever has hooks on nodes is called, and takes them off.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PassCompiler:
     """Knows whether backward passes are compiled, while installed."""
 
     def __init__(self, changed: Callable[[bool], None]) -> None:
-        """Begin; `changed` is told each time it may have changed."""
+        """Begin; `changed` is called each time it may have changed."""
         self._changed = changed
         self._patch: Patch | None = None
 

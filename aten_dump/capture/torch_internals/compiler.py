@@ -1,12 +1,12 @@
-"""The function of torch that calls what torch.compile made: which one it is, and what its frame tells.
+"""The function of torch that calls what torch.compile made: which one it is, and what its frame shows.
 
 Theory of operation
     ``torch._dynamo.eval_frame`` puts a wrapper around each compiled function. It is called ``compile_wrapper``, and
-    ``_fn`` in torch 2.6 to 2.8, where the wrapper of ``torch.compiler.disable`` is called so too; so it is told by its
+    ``_fn`` in torch 2.6 to 2.8, where the wrapper of ``torch.compiler.disable`` is called so too; so it is known by its
     code. The older one returns what was computed without naming it: then nobody who sees the frame sees the result.
 
-    While the compiler is on, it compiles each frame that begins, those of the recorder too. A newer torch can be told
-    of one function that it and what it calls are to be left alone; with an older one, ours switch the compiler off.
+    While the compiler is on, it compiles each frame that begins, those of the recorder too. A newer torch leaves
+    one function alone, with what it calls, if asked to; with an older one, ours switch the compiler off.
 """
 
 from __future__ import annotations

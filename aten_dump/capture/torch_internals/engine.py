@@ -75,7 +75,7 @@ _CREATE_GRAPH: Final = 2  # which of what that is given beside the roots
 
 
 def pass_makes_graph(frame: FrameType | None, has_grad: bool) -> bool:
-    """Return True if the backward pass that runs makes a graph, be it told in a hook with another grad mode.
+    """Return True if the backward pass that runs makes a graph, even if asked in a hook with another grad mode.
 
     Args:
         frame: the program's innermost.

@@ -73,7 +73,7 @@ def put_function_mode_back(mode: TorchFunctionMode, position: int) -> None:
 
 
 def push_function_mode(mode: TorchFunctionMode) -> bool:
-    """Let a node's Python code (hooks, custom functions, recompute) be seen; tell whether there was a need to.
+    """Let a node's Python code (hooks, custom functions, recompute) be seen; return True if that was needed.
 
     ``Tensor.backward`` is itself a call that the function mode sees, so the mode is off the stack in it. Should the
     node raise, the engine puts the stack back as it was.
@@ -142,7 +142,7 @@ def put_dispatch_mode_back(mode: TorchDispatchMode, position: int) -> None:
 
 
 def take_only_dispatch_mode_off(mode: TorchDispatchMode) -> bool:
-    """Take `mode` off the stack if it is the only one there; tell whether it was."""
+    """Take `mode` off the stack if it is the only one there; return True if it was."""
     if len_dispatch_stack() != 1:
         return False
     top = _pop_dispatch_mode()

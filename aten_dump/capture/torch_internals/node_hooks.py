@@ -9,7 +9,7 @@ Theory of operation
     weak reference.
 
     Most nodes need none before their run. Where the program puts a hook of its own on such a node, before its run or
-    after it, an opener goes ahead of that hook, which tells that the node runs.
+    after it, an opener goes ahead of that hook, which shows that the node runs.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def put(node: Any, hook: Any) -> Any:
 
 
 def let_others_first(handle: Any) -> bool:
-    """Let our hook after a run come after the program's, which may replace gradients; tell whether there are any."""
+    """Let our hook after a run come after the program's, which may replace gradients; return True if there are any."""
     if type(handle) is weakref.ref:
         before = handle()
         hooks, key = None if before is None else before.after, _KEY

@@ -96,7 +96,7 @@ def refuse_hooks() -> None:
     """Raise where the hooks of the program around ours cannot be asked for: ours would take their place.
 
     Raises:
-        ConfigError: this torch does not tell them.
+        ConfigError: this torch does not show them.
     """
     if not TELLS_TOP_SAVED_HOOKS:
         raise ConfigError(

@@ -26,7 +26,7 @@ class Patch:
         setattr(owner, name, ours)
 
     def undo(self) -> bool:
-        """Put back what was there, unless somebody else has replaced ours since; tell whether ours is gone."""
+        """Put back what was there, unless somebody else has replaced ours since; return True if ours is gone."""
         if vars(self._owner).get(self._name) is not self._ours:
             return False
         if self._before is _INHERITED:

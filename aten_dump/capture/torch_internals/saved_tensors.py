@@ -11,7 +11,7 @@ from .packed_tensors import PackedTensor
 
 _TENSOR: Final = torch.Tensor
 _PACKED: Final = PackedTensor
-# An older torch shows of what a node saved only that there is something: it may be under hooks.
+# An older torch shows only that a node saved something, which may be under hooks.
 TELLS: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}  # of torch's own nodes, which are there for good
 _SAVED_BY_FUNCTION: Final = ("_raw_saved_tensors",)

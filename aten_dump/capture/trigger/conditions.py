@@ -1,4 +1,4 @@
-"""What makes a recorder in ring mode write: told from Call records and what is known of their values.
+"""What makes a recorder in ring mode write, decided from Call records and what is known of their values.
 
 A trigger is asked about every call, in order, once what it `needs` of the call's values has come: extremes and
 statistics of tensors on a device come some calls later. It reads plain records and numbers: no tensor, no wait.
@@ -51,12 +51,12 @@ class Known:
 
     @property
     def has_extremes(self) -> bool:
-        """Whether the extremes of any value are notable."""
+        """True if the extremes of any value are notable."""
         return self.all_extremes is not None and self.all_extremes.has_notable
 
     @property
     def has_undefined(self) -> bool:
-        """Whether a value is memory that nothing had written."""
+        """True if a value is memory that nothing had written."""
         return self.step.values.has_undefined
 
     def is_undefined(self, value: int) -> bool:
@@ -91,7 +91,7 @@ class Known:
 class Trigger(Protocol):
     """Decides about one call after the other."""
 
-    reads_registers: bool  # of devices that saturate, in place of extremes
+    reads_registers: bool  # of devices that saturate, instead of extremes
 
     def new_extremes(self) -> ExtremesOfValues | None:
         """Return what measures tensors for this trigger; None where it needs no extremes."""
@@ -119,7 +119,7 @@ class NonFinite:
     Infinities that are put there on purpose do not count: literals, -inf masks from outside, and what becomes of them
     as long as it is not NaN. Nor does what comes from outside when the step before had NaN or Inf: it is the same.
     What is computed from memory that nothing had written means nothing (pipeline schedules infer shapes so).
-    Devices that saturate make neither NaN nor Inf: of them their overflow registers tell.
+    Devices that saturate make neither NaN nor Inf: their overflow registers are read.
     """
 
     reads_registers = True
@@ -164,7 +164,7 @@ class NonFinite:
         return None if why is None else Cause(why, (op.op, record.phase, known.text(record.module)))
 
     def _spread(self, read: Sequence[int], results: Sequence[int], known: Known) -> bool:
-        """Note which storages hold what means nothing; tell whether the results of this call do."""
+        """Note which storages hold what means nothing; return True if the results of this call do."""
         storages = {known.storage(value) for value in results}
         if any(known.is_undefined(value) or known.storage(value) in self._meaningless for value in read):
             self._meaningless |= storages

@@ -51,7 +51,7 @@ class Decisions:
 
     @property
     def wants_tensors(self) -> bool:
-        """Whether it is to be shown every tensor."""
+        """True if it is to be shown every tensor."""
         return self._extremes is not None
 
     def see(self, tensor: torch.Tensor, value: int, storage: StorageState) -> None:

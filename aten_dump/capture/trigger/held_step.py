@@ -145,12 +145,12 @@ class HeldStep:
 
     @property
     def is_open(self) -> bool:
-        """Whether its files are."""
+        """True if its files are open."""
         return self._file.is_open
 
     @property
     def can_be_written(self) -> bool:
-        """Whether something of it can be written: its files are open, or not begun."""
+        """True if something of it can be written: its files are open, or not begun."""
         return self._file.can_be_written
 
     def open(self, notes: Iterable[r.Note]) -> None:

@@ -61,7 +61,7 @@ class HeldSteps:
 
     @property
     def has_windows(self) -> bool:
-        """Whether calls to come are in a window."""
+        """True if calls to come are in a window."""
         return bool(self._windows)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""How the ranks of a run tell each other that a trigger has fired: by files in the folder of the dump.
+"""How the ranks of a run let each other know that a trigger has fired: by files in the folder of the dump.
 
 Theory of operation
     The rank whose trigger fires writes one small file, ``triggers/step7-rank3-….json``. The others look into that
@@ -126,9 +126,9 @@ def _fields(name: str) -> re.Match[str]:
 
 
 def _process_began_ns() -> int:
-    """Return when this process began, in nanoseconds since 1970; where no system tells, when this module was imported.
+    """Return when this process began, in nanoseconds since 1970; where no system says, when this module was imported.
 
-    Linux tells in ticks since it was booted, to a hundredth of a second: field 22 of `/proc/self/stat`, whose second is
+    Linux counts ticks since it was booted, to a hundredth of a second: field 22 of `/proc/self/stat`, whose second is
     a name in parentheses that may hold anything.
     """
     try:

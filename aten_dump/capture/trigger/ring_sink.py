@@ -224,7 +224,7 @@ class RingSink:
     # -- firing
 
     def _fire(self, step: HeldStep, signal: Signal) -> None:
-        """Write the window that a signal of this rank asks for and tell the others; join one that was first."""
+        """Write the window that a signal of this rank asks for and signal the others; join one that was first."""
         if self._signals is not None:
             self._answer(self._signals.read())
             if self._fired_in == step.number:
@@ -257,4 +257,4 @@ class RingSink:
         if self._tick is not None:
             self._tick()
         with self._lock:
-            self._answer(signals)  # an error ends the listener's thread, and is told at the next end of a step
+            self._answer(signals)  # an error ends the listener's thread, and is reported at the next end of a step

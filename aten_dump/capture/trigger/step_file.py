@@ -37,7 +37,7 @@ class StepFile:
 
     @property
     def can_be_written(self) -> bool:
-        """Whether more can be written: it is open, or not begun."""
+        """True if more can be written: it is open, or not begun."""
         return self.is_open or not self._calls
 
     def open(self, records: Iterable[tuple[Any, ...]]) -> None:
@@ -165,7 +165,7 @@ class HeldPacks:
             self._fetched[record.id] = []
 
     def take_fetched(self, record: r.Fetched) -> None:
-        """Pass on a record, or hold it as long as what it tells of."""
+        """Pass on a record, or hold it as long as what it is about."""
         if record.packed in self._written:
             self._file.emit(record)
         elif record.packed in self._fetched:

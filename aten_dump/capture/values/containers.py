@@ -52,7 +52,7 @@ def entries_of(item: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
 def items_of(item: Any) -> list[tuple[Any, Any]] | None:
     """Return the entries of what `is_mapping` is true of; keys are texts or integers of 64 bits.
 
-    None of one that does not tell, or raises when it is asked.
+    None of one that does not say, or raises when it is asked.
     """
     if isinstance(item, UserDict):
         item = vars(item).get("data")

@@ -72,7 +72,7 @@ def _script_object(item: Any) -> Tree:
 def _asked_for() -> Any:
     """Return the reduction that a running function of torch.distributed asks for; None where C++ code asks.
 
-    An older torch hands modes an object that does not tell it.
+    An older torch hands modes an object that does not show it.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "torch.distributed.distributed_c10d":
@@ -92,7 +92,7 @@ def _reduce_op(item: Any) -> Tree:
 
 
 def _group(group: Any) -> Tree:
-    """Return what tells a group apart: its name, its backend, the global ranks in it, and its maker's description."""
+    """Return what identifies a group: its name, its backend, the global ranks in it, and its maker's description."""
     try:
         ranks = list(torch.distributed.get_process_group_ranks(group))
     except (KeyError, ValueError, RuntimeError):  # made behind the back of torch.distributed

@@ -28,7 +28,7 @@ def values_in(trees: Iterable[Tree]) -> list[int]:
 
 
 def mirror(tree: Tree, found: Mapping[TreePath, Tree], path: TreePath = ()) -> Tree:
-    """Return the shape of `tree` with `found[path]` in place of each value, and None in place of all else."""
+    """Return the shape of `tree` with `found[path]` for each value, and None for all else."""
     if not isinstance(tree, tuple):
         return None
     tag = tree[0]

@@ -2,14 +2,14 @@
 
 Theory of operation
     To ask a tensor for its shape, strides, offset and dtype takes a call of torch's each, that makes an object which is
-    compared and thrown away. Torch's DLPack functions for C tell where it lies in one call. That, with the bytes of the
-    storage, is the key under which a `StorageState` has the values of its present version, in place of the geometry.
+    compared and thrown away. Torch's DLPack functions for C say where it lies in one call. That, with the bytes of the
+    storage, is the key under which a `StorageState` has the values of its present version, instead of the geometry.
     Which tensors have keys depends on them alone, so one that has is found by no other way. A storage may become
     copy-on-write, and be so no more, between two looks: its tensors keep their keys, though DLPack is not asked.
 
     Which storage it stands on, and which dispatch keys it has, is read where torch keeps it, found by samples: see the
     C file. Keys are had for plain tensors of host memory and CUDA: of others torch's functions raise errors, which take
-    long. Tensors with a negative bit, which DLPack does not tell, complex ones, which may have a conjugate bit, and
+    long. Tensors with a negative bit, which DLPack does not show, complex ones, which may have a conjugate bit, and
     those without elements, which have no address, have none.
 """
 
@@ -38,7 +38,7 @@ _KINDS: Final = {
     torch.bool: _BOOL,
 }
 KEYED_DTYPES: Final = frozenset(_KINDS)
-_STRIDES: Final = (100, 1)  # some versions of DLPack's functions tell others of a dimension of one element
+_STRIDES: Final = (100, 1)  # some versions of DLPack's functions return others for a dimension of one element
 
 _Look = Callable[[torch.Tensor, dict[int, Any]], Any]
 
@@ -58,8 +58,8 @@ def layout_of(tensor: torch.Tensor) -> tuple[int, int, int, tuple[int, ...], tup
 
 
 def _samples() -> Iterator[tuple[Any, ...]]:
-    """Yield tensors that differ, with what torch tells of each: what is alike in all of them lies in the same place.
-    The first are copy-on-write: what is alike in them, and in none of the others, tells them.
+    """Yield tensors that differ, with what torch says of each: what is alike in all of them lies in the same place.
+    The first are copy-on-write: what is alike in them, and in none of the others, marks them.
     """
     for nbytes in (11, 43, 89):
         shared = lazy_clone(torch.zeros(nbytes, dtype=torch.uint8, device="cpu"))

@@ -4,7 +4,7 @@ Theory of operation
     A storage's write version counts the writes of aten ops. numpy, a hand-launched kernel or another process writes
     without one, and the recorder would take the new contents for those it knows. Here every tensor that is looked at
     has its memory hashed (xxh3), and compared with the hash of the same bytes at the same version: another hash is a
-    write that nobody told of, and begins a new version. Hashed is the whole storage where the tensor covers half of
+    write that nobody reported, and begins a new version. Hashed is the whole storage where the tensor covers half of
     it, else the tensor's extent, so that views of one storage check one another and a slice of a huge buffer does not
     read the buffer. With ``dedup="sample"`` it is some words of host memory, evenly spaced, and both ends: enough for a
     kernel that writes all of a tensor, at a price that does not depend on its size. Where these lie is kept for each

@@ -30,7 +30,7 @@ class ValueIds(ABC):
 
     @abstractmethod
     def tree_again(self, tensor: torch.Tensor, seen: Tree, keep: bool) -> Tree:
-        """Return `tree_of` a tensor; if nothing but its ``id()`` tells which one it is, `seen`.
+        """Return `tree_of` a tensor; if nothing but its ``id()`` says which one it is, `seen`.
 
         Args:
             tensor: as for `value_of`.

@@ -37,7 +37,7 @@ ValueOf = Callable[[torch.Tensor, bool], int]
 _TENSOR: Final = torch.Tensor
 _MOST_GEOMETRIES: Final = 4096
 _NOT_TO_KEEP: Final = KEPT | UNDEFINED | OPAQUE  # of a value whose data are kept, or cannot be
-_DESCRIBED: Final = 7  # things told of a tensor that is new; trees have two
+_DESCRIBED: Final = 7  # what is known of a tensor that is new; trees have two
 _CPU: Final = torch.device("cpu")
 _COMPLEX: Final = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
@@ -59,7 +59,7 @@ class ValueTable(ValueIds):
             emit: takes Storage and Value records.
             keeper: keeps the data of the values; closed with this table.
             interner: of the step.
-            coverage: is told of tensors whose memory cannot be seen.
+            coverage: takes tensors whose memory cannot be seen.
             unseen_writes: looks for writes that dispatch does not see; None: those of dispatch are believed.
         """
         self._emit = emit
@@ -234,7 +234,7 @@ class TensorsWithoutMemory:
 
         Args:
             records: emits their values.
-            coverage: is told of those that nothing is known of.
+            coverage: takes those that nothing is known of.
         """
         self._records = records
         self._coverage = coverage

@@ -16,7 +16,7 @@ Theory of operation
     the forward call whose backward needed the region.
 
     Two things break exact equality. A tensor written meanwhile (running statistics of a batch norm) is another value of
-    the same storage: the second table has storages and geometries in place of values. Inputs that were copied (saved on
+    the same storage: the second table has storages and geometries instead of values. Inputs that were copied (saved on
     the host) or literals that differ (a function that is not deterministic) leave the op and the shapes: the third
     table, in which every value with a known original must still agree. What is found in none has no original.
 """
@@ -40,8 +40,8 @@ _FORWARD: Final = records.PHASES.index("forward")
 _RECOMPUTE: Final = records.PHASES.index("recompute")
 _MODULE: Final = records.CALL_KINDS.index("module")
 _BACKWARD: Final = records.PHASES.index("backward")
-_FOLLOWING: Final = 64  # calls compared to tell equal candidates apart
-_LEAST_AGREEMENT: Final = 3  # calls that must follow alike where no input tells
+_FOLLOWING: Final = 64  # calls compared to choose between equal candidates
+_LEAST_AGREEMENT: Final = 3  # calls that must follow alike where no input decides
 _TRIED: Final = 256  # candidates of the third table that are looked at
 
 Key = tuple[Any, ...]

@@ -37,7 +37,7 @@ class Source:
         return repeated or Tables(data, where)
 
     def changed_tables(self, where: str, changed: Iterable[tuple[Any, ...]], kinds: Iterable[int]) -> Tables:
-        """Read the index with other records in place of those of some kinds."""
+        """Read the index with other records instead of those of some kinds."""
         data = read_index(self.directory)
         packed = b"".join(msgpack.packb(tuple(record)) for record in changed)
         rows, _ = split_records(packed, where)

@@ -165,7 +165,7 @@ class Tables:
         return frames
 
     def told(self, stack: int, tell: Callable[[list[Frame]], str]) -> str:
-        """Return what is told of the frames of a stack, which many calls share; each is told once."""
+        """Return what is said of the frames of a stack, which many calls share; each is said once."""
         found = self._told.get(stack)
         if found is None:
             found = self._told[stack] = tell(self.stack(stack))

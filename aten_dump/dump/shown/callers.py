@@ -1,4 +1,4 @@
-"""From where a line is called, where that is several places: a helper's line alone does not tell which use it is."""
+"""From where a line is called, where that is several places: a helper's line alone does not say which use it is."""
 
 from __future__ import annotations
 

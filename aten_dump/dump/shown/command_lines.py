@@ -1,4 +1,4 @@
-"""Commands that a message tells to run next: whole, quoted, with the step and rank they are about."""
+"""Commands that a message says to run next: whole, quoted, with the step and rank they are about."""
 
 from __future__ import annotations
 

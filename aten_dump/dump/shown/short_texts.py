@@ -63,7 +63,7 @@ def format_number(number: Any) -> str:
 
 
 def format_exactly(number: float, dtype_name: str) -> str:
-    """Return a number of a dtype in six digits, or in as many as tell it from its neighbours: ``"1.0000002"``."""
+    """Return a number of a dtype in six digits, or in as many as set it apart from its neighbours: ``"1.0000002"``."""
     dtype = DTYPES.get(dtype_name, torch.float64)
     texts = (f"{number:.{digits}g}" for digits in range(6, 17))
     return next(

@@ -164,5 +164,5 @@ class SourceLines:
             return []
         try:
             return path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # the code has moved since: the line's number is still told
+        except OSError:  # the code has moved since: the line's number is still shown
             return []

@@ -1,6 +1,6 @@
 """Dumps of MindSpore: ``rank_<R>/<net>/<graph>/<iteration>/`` with .npy files, statistic.csv and mapping.csv.
 
-An op's name carries where it ran, ``Default/network-WithLossCell/conv1-Conv2d/Conv2D-op0``, with ``_`` in place of
+An op's name carries where it ran, ``Default/network-WithLossCell/conv1-Conv2d/Conv2D-op0``, with ``_`` instead of
 ``/`` in file names; the execution order beside it has the slashes and the order. Ops whose scope begins with
 ``Gradients`` are of the backward pass. An op becomes ``MindSpore.<type>.<n>.<phase>``. Of what our own ``aten-dump
 export --to npy`` wrote, calls have the names that they had.

@@ -3,7 +3,7 @@
 ``rank_<R>/<net>/0/<step>/`` holds ``{op type}.{op
 name}.{task}.{stream}.{time}.{input|output}.{slot}.DefaultFormat.{dtype}.npy``, statistic.csv with a row for each of
 them, and mapping.csv for names that are too long for a file; ``rank_<R>/execution_order/`` the order in which calls
-ran. The op name is the call's name with the module in front and ``-`` in place of dots, task the call's id, stream the
+ran. The op name is the call's name with the module in front and ``-`` instead of dots, task the call's id, stream the
 thread. Inputs and outputs are numbered through, lists and keywords included; what a call wrote in place are further
 outputs. bfloat16 and other dtypes that numpy lacks are stored as float32.
 """

@@ -1,6 +1,6 @@
 """`PrecisionDebugger`: msprobe's class, recording with `DumpMode`.
 
-Where msprobe's is told to start, a DumpMode is entered or resumed; where it is told to stop, it is paused.
+`start` enters or resumes a DumpMode, `stop` pauses it.
 What it writes is a dump of ours. Calls are found in it by the names that msprobe gives them, too.
 """
 
@@ -33,11 +33,11 @@ Models = nn.Module | Sequence[nn.Module]
 
 
 class PrecisionDebugger:
-    """Record as msprobe's class of this name is told to. There is one in a process: a second call returns the first.
+    """Record as msprobe's class of this name does. There is one in a process: a second call returns the first.
 
     Args:
         config_path: msprobe's config.json; None stands for task statistics, level L1.
-        task: ``statistics``, ``tensor`` or ``structure``, in place of the config's; this and what follows.
+        task: ``statistics``, ``tensor`` or ``structure``, instead of the config's; this and what follows.
         dump_path: directory of the dump. What an earlier run has left there is replaced.
         level: ``L0`` (modules), ``L1`` (Python-level calls), ``L2`` (aten ops), ``mix`` (all), ``debug`` (only `save`).
         step: steps to record, ints and ranges such as ``"2-4"``; empty means all.
@@ -93,8 +93,8 @@ class PrecisionDebugger:
         Args:
             model: the model or models; they may be named later than the first start, too.
             token_range: of the calls of the model since here, record those from the first to the last.
-            rank_id: number of this process. It must be the one that torch.distributed or the launcher tells.
-            scheduled_tokens: tokens of each request to a server; requests are not told apart here.
+            rank_id: number of this process. It must be the one that torch.distributed or the launcher gives.
+            scheduled_tokens: tokens of each request to a server; requests are not distinguished here.
         """
         self = cls._get()
         known, _ = rank_and_world_size()

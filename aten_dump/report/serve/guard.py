@@ -2,7 +2,7 @@
 
 Theory of operation
     Other pages in the same browser can send requests to 127.0.0.1 too. They do not know the token, and each answer says
-    that only its own page may use it. A page of another host whose name is made to lead here (DNS rebinding) is told by
+    that only its own page may use it. A page of another host whose name is made to lead here (DNS rebinding) is met by
     the Host header; one that a script of another page sends, by Origin. All is read: GET and HEAD, nothing else.
 """
 

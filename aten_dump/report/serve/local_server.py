@@ -38,7 +38,7 @@ def serve(served: ServedDump, port: int, say: Callable[[str], None]) -> None:
     Args:
         served: what is shown.
         port: to listen on; 0 is any that is free.
-        say: is told the address when it can be opened.
+        say: is called with the address when it can be opened.
 
     Raises:
         MissingDataError: what the extra ``serve`` installs is not there.

@@ -83,7 +83,7 @@ class ServedDump:
     def _early(self, rank: RankDump) -> dict[str, Any]:
         try:
             facts = early_facts(rank)
-            if not facts["complete"] and facts["shown"]:  # interrupted: only its whole index tells how much is in it
+            if not facts["complete"] and facts["shown"]:  # interrupted: only its whole index says how much is in it
                 with self.opened.use(rank, links=True) as read:
                     facts |= rank_outline(read)
             return facts
@@ -101,7 +101,7 @@ class ServedDump:
             with self.opened.use(self._places[first], links=True) as rank:
                 assert rank.links.producers is not None
         except AtenDumpError:
-            return  # told when it is asked for
+            return  # said when it is asked for
 
     def outline(self) -> bytes:
         """Return the section that says what there is."""

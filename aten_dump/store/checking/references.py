@@ -1,4 +1,4 @@
-"""Whether the ids in an index name something, and nothing is its own ancestor: for all records at once.
+"""Checks that the ids in an index name something, and that nothing is its own ancestor: for all records at once.
 
 Theory of operation
     Ids, references and codes are the integers that records begin with, which numpy reads without decoding the rest. So

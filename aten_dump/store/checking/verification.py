@@ -25,7 +25,7 @@ from .references import check_references
 
 _NBYTES, _SHARD = (Blob._fields.index(name) for name in ("nbytes", "shard"))
 _VALUE_FIELDS: Final = len(Value._fields)
-_MOST_PROBLEMS: Final = 100  # of records, after which one more tells nothing new
+_MOST_PROBLEMS: Final = 100  # of records, after which one more says nothing new
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 

@@ -43,7 +43,7 @@ class Request:
 
     @property
     def changes(self) -> bool:
-        """Whether it asks for more than an answer."""
+        """True if it asks for more than an answer."""
         return self.steps is not None or self.level is not None
 
 
@@ -78,7 +78,7 @@ class Pulse:
     rank: int
     at_unix_ns: int
     interval_ms: int  # until the next one
-    host: str  # with what tells apart the process ids of containers
+    host: str  # with what distinguishes the process ids of containers
     pid: int
     pid_ticks: int  # when the process was started, as /proc/<pid>/stat has it; 0 where the system does not say
     doing: str  # what the recorder does: "records step 3"
@@ -135,7 +135,7 @@ class ControlFiles:
         return self._read("decision.json", Decision)
 
     def write(self, message: Request | Answer | Decision | Pulse) -> None:
-        """Write a message in place of the last of its kind (and rank).
+        """Write a message instead of the last of its kind (and rank).
 
         Raises:
             StoreError: it cannot be written.

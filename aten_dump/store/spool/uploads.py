@@ -208,7 +208,7 @@ class Uploads:
                 raise StoreError(text)
             warnings.warn(f"aten_dump: {text}", stacklevel=3)  # the error before it is raised, or was
             return
-        with contextlib.suppress(StoreError):  # who reads is told of it, and `recover` removes it
+        with contextlib.suppress(StoreError):  # a reader is warned of it, and `recover` removes it
             remove_marker(target, self._rank)
         if self._run_file is not None:  # else it is another rank's, which may be writing it
             self._run_file.unlink(missing_ok=True)
@@ -262,7 +262,7 @@ class Uploads:
         def upload() -> None:
             try:
                 upload_file(path, self._settings.folder, self._settings.target)
-            except Exception as error:  # noqa: BLE001 - told, and tried again
+            except Exception as error:  # noqa: BLE001 - reported, and tried again
                 self._round_errors.append(error)
                 return
             with self._lock:

@@ -1,4 +1,4 @@
-"""A daemon thread for whose end nobody waits for ever, and whose errors are told.
+"""A daemon thread for whose end nobody waits for ever, and whose errors are reported.
 
 Theory of operation
     Whoever waits for the thread does so in a `waiting` block and calls `look` in between: it raises where the thread
@@ -21,7 +21,7 @@ from typing import Final
 from ...errors import StoreError
 from .bell import Bell
 
-TELL_SECONDS: Final = 10.0  # of waiting, after which the user is told
+TELL_SECONDS: Final = 10.0  # of waiting, after which the user is warned
 STILL_SECONDS: Final = 600.0  # without progress: the disk is not slow, it hangs
 INTERRUPTED_SECONDS: Final = 2.0  # the same, for a user who has interrupted a wait before
 _LOOK_SECONDS: Final = 0.05
@@ -47,12 +47,12 @@ class BoundedThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread still runs."""
+        """True if the thread still runs."""
         return self._thread.is_alive()
 
     @property
     def is_current(self) -> bool:
-        """Whether this is asked on the thread."""
+        """True if this is asked on the thread."""
         return threading.current_thread() is self._thread
 
     def raise_error(self) -> None:
@@ -86,7 +86,7 @@ class BoundedThread:
     def _run_and_tell(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # noqa: BLE001 - told by `raise_error` to whoever asks or waits
+        except BaseException as error:  # noqa: BLE001 - raised by `raise_error` to whoever asks or waits
             self._error = error
         finally:
             self._is_over = True

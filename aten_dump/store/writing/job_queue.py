@@ -20,7 +20,7 @@ class JobQueue:
 
         Args:
             write: the action of a list of packed records.
-            taken: tells how many of those are still not in a file.
+            taken: returns how many of those are still not in a file.
         """
         self._write = write
         self._not_in_file = taken

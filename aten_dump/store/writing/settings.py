@@ -26,8 +26,8 @@ class WriterSettings:
         bell: makes what the storing thread waits with.
         to_disk: have files on the disk, not only with the system, when they are complete and when `flush` returns.
         on_beat: is called on the writer's thread some twenty times a second, for as long as that lives.
-        on_steps: is told of steps, on the writer's thread, when their files are there, or up to a second later.
-        on_file: is told of each finished shard, and of the index when nothing more is written to it, on the writer's
+        on_steps: is called with steps, on the writer's thread, when their files are there, or up to a second later.
+        on_file: is called with each finished shard, and with the index once it is complete, on the writer's
             thread.
         room: is asked for room for so many bytes before a step or shard is begun, and may wait there.
 

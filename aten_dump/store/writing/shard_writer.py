@@ -173,7 +173,7 @@ class ShardWriter:
         self._start = 0  # of the blob that is being added
         self._position = 0  # of the next byte
         self._written = 0  # bytes handed to the file
-        self._taken = 0  # bytes of blobs that `take_written` has told of
+        self._taken = 0  # bytes of blobs that `take_written` has returned
         self._longest = 0  # most bytes of the file so far
         self._hash = xxhash.xxh3_64()
         # Bytes of blobs (views), those whose checksums are known, pads between them (bytes), and the ends of blobs.
@@ -184,7 +184,7 @@ class ShardWriter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no blobs yet."""
+        """True if it has no blobs yet."""
         return not self._entries
 
     @property
@@ -199,7 +199,7 @@ class ShardWriter:
 
     @property
     def is_inside_blob(self) -> bool:
-        """Whether a blob was begun and not ended."""
+        """True if a blob was begun and not ended."""
         return self._position != self._end
 
     @property

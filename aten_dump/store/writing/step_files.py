@@ -208,7 +208,7 @@ class StepFiles:
             self._index.flush()
 
         for action in (self._make_room, write_records, *[shard.close for shard in self._shards], self._close):
-            with contextlib.suppress(Exception):  # the error before it is told
+            with contextlib.suppress(Exception):  # the error before it is reported
                 action()
 
     def _make_room(self) -> None:

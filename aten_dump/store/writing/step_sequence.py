@@ -46,7 +46,7 @@ class Steps:
         self._late_records = 0
         self._handed_on = HandedOn(HeaderBudget(), FreeSpace(), release)
         self._untold: list[int] = []  # steps whose files are there, or will be with the next flush
-        self._told = 0.0  # when steps were told of last
+        self._told = 0.0  # when steps were last reported
 
     @property
     def waiting_records(self) -> int:
@@ -118,7 +118,7 @@ class Steps:
         self._lock.release()
 
     def error_of(self, error: BaseException) -> StoreError:
-        """Return what to tell the user of an error."""
+        """Return what to say to the user of an error."""
         step = self._header.step if self._header else None
         return _as_store_error(error, self._root, step, self._rank)
 

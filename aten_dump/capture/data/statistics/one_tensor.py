@@ -8,7 +8,7 @@ Theory of operation
     Counts, min and max are exact. Sums are float64 (integers exactly in Python ints where float64 would round). The
     one pass is off by less than 2e-6 of the mean of |x| in the mean, by less than 1e-6 of itself in l2norm, and by
     less than 3e-6 in the std. Signs are counted so that NaN has none. As
-    in torch, NaN in a floating tensor makes min, max, mean, l2norm and std NaN; the counts tell how many there were.
+    in torch, NaN in a floating tensor makes min, max, mean, l2norm and std NaN; the counts say how many there were.
     Where squares are beyond float64, of elements and differences above 1.3e154, l2norm and std are inf.
 
     ========  ==========================================================================================

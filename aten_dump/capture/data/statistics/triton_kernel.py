@@ -20,7 +20,7 @@ Theory of operation
     not reduced here.
 
     What Triton knows of an argument, that it is 1 or a multiple of 16, is compiled in, while the program waits. So it
-    is told of those alone by which it can load many elements at a time.
+    is given those alone by which it can load many elements at a time.
 """
 
 from __future__ import annotations

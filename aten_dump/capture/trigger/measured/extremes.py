@@ -1,7 +1,7 @@
 """The smallest and greatest element of tensors, as triggers need them, without waiting for a device at each.
 
 Theory of operation
-    One `aminmax` over a tensor tells enough: NaN makes both ends NaN, an infinity is an end. On the CPU the two
+    One `aminmax` over a tensor shows enough: NaN makes both ends NaN, an infinity is an end. On the CPU the two
     numbers are read at once. On a device they are written by the kernel into the next slot of a buffer on that device,
     one buffer per stream and dtype, and stay there; `collect` brings a buffer over in one copy, after its stream has
     done what was asked of it. It `is_due` when MOST_PENDING results wait, or the oldest has waited for MOST_SECONDS.
@@ -79,7 +79,7 @@ class ExtremesOfValues:
         """Begin.
 
         Args:
-            is_notable: tells which results are worth keeping.
+            is_notable: True for results that are worth keeping.
             most_elements: larger tensors are not measured.
         """
         self._is_notable = is_notable
@@ -100,12 +100,12 @@ class ExtremesOfValues:
 
     @property
     def is_due(self) -> bool:
-        """Whether pending results should be collected now."""
+        """True if pending results should be collected now."""
         return len(self._pending) >= MOST_PENDING or perf_counter() - self._since > MOST_SECONDS
 
     @property
     def has_notable(self) -> bool:
-        """Whether the extremes of any value are notable."""
+        """True if the extremes of any value are notable."""
         return bool(self._notable)
 
     def get(self, value: int) -> Extremes | None:

@@ -54,7 +54,7 @@ class OverflowRegisters:
 
     @property
     def is_due(self) -> bool:
-        """Whether the readings should be collected now."""
+        """True if the readings should be collected now."""
         return len(self._readings) >= MOST_PENDING or perf_counter() - self._since > MOST_SECONDS
 
     def begin_step(self) -> None:
@@ -68,7 +68,7 @@ class OverflowRegisters:
             self._read(device, None)
 
     def touch(self, device: torch.device) -> bool:
-        """Take it that a call has a tensor on this device; tell whether it has a register that tells what happened."""
+        """Note that a call has a tensor on this device; return True if that has an overflow register."""
         if not saturates(device.type):
             return False
         self._touched.add(device)

@@ -1,7 +1,7 @@
 """Sections ``calls/K``: of the calls of the K-th chunk the arguments, results, and which values they are.
 
 Theory of operation
-    Arguments are kept as templates: texts of literals with a mark in place of each tensor, interned, as layers repeat
+    Arguments are kept as templates: texts of literals with a mark for each tensor, interned, as layers repeat
     them. What fills the marks are positions in the step's values, in the order of the template's slots.
 """
 
@@ -81,7 +81,7 @@ def _template(call: records.Call, refs: list[int]) -> Template:
 
 
 def tree_text(tree: records.Tree) -> str:
-    """Return a tree as text with `MARK` in place of each tensor; long texts are cut."""
+    """Return a tree as text with `MARK` for each tensor; long texts are cut."""
     if isinstance(tree, tuple) and tree[0] == records.TREE_VALUE:
         return MARK
     text = "".join(_pieces(tree))

@@ -31,7 +31,7 @@ def run_facts(dump: Dump) -> dict[str, Any]:
 
 
 def rank_outline(rank: RankDump) -> dict[str, Any]:
-    """Return sizes, notes and costs of a step and rank, as far as its two ends and its tables tell."""
+    """Return sizes, notes and costs of a step and rank, as far as its two ends and its tables show."""
     summary = rank.summary()
     return {
         "step": rank.step,
@@ -55,7 +55,7 @@ def rank_outline(rank: RankDump) -> dict[str, Any]:
 
 
 def _nonfinite_values(rank: RankDump) -> int | None:
-    """Count the values whose statistics tell of NaN or infinities; None where none were recorded."""
+    """Count the values whose statistics count NaN or infinities; None where none were recorded."""
     names = rank.config.get("statistics") or ()
     at = [number for number, name in enumerate(names) if name in ("nan", "posinf", "neginf")]
     if not at or not len(rank.tables.statistics):

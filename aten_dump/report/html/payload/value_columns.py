@@ -81,7 +81,7 @@ _SIGNS: Final = ("nan", "zero", "negative", "positive")
 
 
 def _leave_out_positive(columns: dict[str, list[Any]]) -> None:
-    """Put into "positive" what it has beyond what the other counts tell: nothing, as a rule."""
+    """Put into "positive" what it has beyond what the other counts say: nothing, as a rule."""
     if not {"count", *_SIGNS} <= columns.keys():
         return
     for row, (count, *others) in enumerate(zip(*(columns[name] for name in ("count", *_SIGNS)), strict=True)):
