@@ -2,7 +2,7 @@
 
 Theory of operation
     ``run.json`` says what ran where, and the recorded steps say what it ran with: hyperparameters, batches, random
-    states, modules and parameters. Each is compared as it was recorded; where one side does not say, nothing is told
+    states, modules and parameters. Each is compared as it was recorded; where one side does not say, nothing is said
     to differ. Aspects have an order: what is another function or another input comes before what is another rounding.
 """
 

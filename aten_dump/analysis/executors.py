@@ -127,7 +127,7 @@ def verify_all(
 
 
 def verify_rank(rank: RankDump, progress: Progress | None = None) -> Verified:
-    """Check every byte of one step and rank; `progress` is told how many of how many bytes are read."""
+    """Check every byte of one step and rank; `progress` is called with how many of how many bytes are read."""
     problems = check_files(rank) if isinstance(rank, ForeignRank) else verify(rank.directory, progress)
     if not problems and rank.lacks:  # its files are right, and something was lost before: it was recovered
         problems = [rank.lacks]

@@ -2,7 +2,7 @@
 
 Theory of operation
     An op that is wrong makes everything after it wrong, but only its own result is wrong given its own inputs.
-    So each op is run from what it was given: in float64, the reference, and in the recorded dtype, which tells
+    So each op is run from what it was given: in float64, the reference, and in the recorded dtype, which shows
     how far an honest implementation is off (`rerun/rounding_error.py`). The op with the greatest error against that
     floor is the guilty one. One op is in memory at a time. What cannot be run again is listed with the reason.
     An error in an *argument* (a wrong eps that was passed) is not seen here: `compare` sees it.
@@ -89,11 +89,11 @@ def replay(
         device: where to run them.
         dtype: ``torch.float64``, the default, judges each op against a reference in float64; None runs the recorded
             dtypes only, to see what is reproduced bit by bit.
-        substitute: tensors to put in place of recorded ones, by name (``"Aten.addmm.3.forward.output.0"``). Then the
+        substitute: tensors to use instead of recorded ones, by name (``"Aten.addmm.3.forward.output.0"``). Then the
             recorded forward is run again from there by data flow, in the recorded dtypes, and a `Graft` is returned.
         keep: with `substitute`, names of tensors to return beside those that nothing read further.
         allow_ops: ops of libraries to run too, as ``["mylib::*"]``: what they do nobody knows, name those you trust.
-        progress: is told how many ops are done, of how many.
+        progress: is called with how many ops are done, of how many.
 
     Returns:
         A `Replay`, the worst op first; with `substitute` a `Graft`.
@@ -170,7 +170,7 @@ def replay_all(
 ) -> list[Replay]:
     """Replay every step and rank of a dump that has ops, one task each on any ``concurrent.futures.Executor``.
 
-    `progress` is told how many of them are done, of how many; `allow_ops` is as `replay` takes it.
+    `progress` is called with how many of them are done, of how many; `allow_ops` is as `replay` takes it.
     """
     dump = path if isinstance(path, Dump) else open_dump(path)
     casts = _casts(torch.float64 if dtype == AUTO else dtype)

@@ -4,7 +4,7 @@ Theory of operation
     A sum is as exact as what it adds up, not as what is left of it: the gradient of a bias before a norm, or of a key's
     bias, is rounding noise, and so is the mean of what a norm is given. Of K terms that share no direction the sum has
     sqrt(K) times their root mean square; a result much smaller than that has cancelled, and may be off by as much as a
-    result of that size might. Only ops whose terms can be told from what they are given are listed.
+    result of that size might. Only ops whose terms follow from their inputs are listed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Given = Mapping[str, Value]
 
 
 def times_cancelled(call: Call, slot: str, result: Value) -> float:
-    """Return how many times larger a result would be if nothing in it cancelled; 1 where that cannot be told.
+    """Return how many times larger a result would be if nothing in it cancelled; 1 where that is unknown.
 
     Args:
         call: made the result.
@@ -43,13 +43,13 @@ def _size(call: Call, slot: str) -> Callable[[_Given, Value], float | None] | No
 
 
 def _rms(value: Value) -> float | None:
-    """Return the root mean square of a tensor's elements by its statistics; None where they do not tell."""
+    """Return the root mean square of a tensor's elements by its statistics; None where they do not say."""
     norm = None if value.stats is None else value.stats.get("l2norm")
     return None if norm is None or not math.isfinite(norm) or not value.numel else norm / math.sqrt(value.numel)
 
 
 def _summed(name: str) -> Callable[[_Given, Value], float | None]:
-    """Return what tells the size of a sum over a tensor that is given."""
+    """Return the size of a sum over a tensor that is given."""
 
     def size(given: _Given, result: Value) -> float | None:
         value = given.get(name)
@@ -74,7 +74,7 @@ def _of_both(given: _Given, result: Value) -> float | None:
 
 
 def _product(first: str, second: str) -> Callable[[_Given, Value], float | None]:
-    """Return what tells the size of a product of two matrices, or of stacks of them."""
+    """Return the size of a product of two matrices, or of stacks of them."""
 
     def size(given: _Given, result: Value) -> float | None:
         one, other = given.get(first), given.get(second)

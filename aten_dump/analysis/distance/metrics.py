@@ -77,7 +77,7 @@ class Metrics:
 
 
 def coarser(target: torch.dtype, baseline: torch.dtype) -> torch.dtype:
-    """Return the dtype of two that tells fewer numbers apart; float64 for an integer against a float."""
+    """Return the dtype of two that has fewer numbers; float64 for an integer against a float."""
     if target == baseline:
         return target
     if target.is_complex or baseline.is_complex:
@@ -169,7 +169,7 @@ class _Totals:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.per = 2 if dtype.is_complex else 1
-        self.rms: float | None = None  # of the baseline; None where there is one chunk, which tells
+        self.rms: float | None = None  # of the baseline; None where there is one chunk, which shows it
         self.count = self.finite = self.exact = self.close_1e3 = self.close_5e3 = self.nonfinite = 0
         self.difference = self.dot = self.t_square = self.b_square = 0.0
         self.max_abs = self.max_rel = self.max_scaled = 0.0

@@ -220,7 +220,7 @@ def _apart(pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int, facto
 
 
 def _factor(stats: Statistics, pairs: Mapping[str, tuple[Any, Any]], scale: float, count: int) -> Factor | None:
-    """Return how many times the baseline's values the target's are, as far as statistics tell; None if one is zero."""
+    """Return how many times the baseline's values the target's are, as far as statistics show; None if one is zero."""
     ours = _scale(stats, count)
     if not ours or not scale:
         return None

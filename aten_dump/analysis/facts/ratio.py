@@ -1,4 +1,4 @@
-"""Whether one tensor is a simple number times the other: a factor of 2, 1/8 or sqrt(1/32) names its bug by itself."""
+"""Finds if one tensor is a simple number times the other: a factor of 2, 1/8 or sqrt(1/32) names its bug by itself."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def simple_numbers(measured: float, eps: float) -> list[tuple[float, str]]:
 
 
 def _is_apart(number: int, rounding: float) -> bool:
-    """True if a whole number is told from its neighbours whatever rounding does; powers of two are the usual ones."""
+    """True if a whole number differs from its neighbours whatever rounding does; powers of two are the usual ones."""
     return 0 < number <= _MOST and (number * rounding < _APART or number & (number - 1) == 0)

@@ -7,8 +7,8 @@ Theory of operation
         target - baseline = (target - its meaning) + (meaning - meaning) + (the baseline's meaning - baseline)
 
     The middle part is another function: other code, other weights, other tokens. The others are precision and kernels.
-    A kernel that is wrong for its own inputs is told from rounding by a replay; what its error becomes at the value is
-    found by evaluating once more with that error added.
+    A replay distinguishes a kernel that is wrong for its own inputs from rounding; an evaluation with that error added
+    shows what it becomes at the value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a call made NaN or Inf, as far as the numbers of its tensors tell."""
+"""Why a call made NaN or Inf, as far as the numbers of its tensors show."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _tests_for_nonfinite(call: Call) -> bool:
 
 
 def _skips_itself(call: Call, contents: ContentsTable) -> bool:
-    """True for a fused optimizer's op that was told that a gradient scaler found Inf: it changes nothing."""
+    """True for a fused optimizer's op whose gradient scaler found Inf: it changes nothing."""
     args, kwargs = call.inputs
     found: Any = {**dict(zip(call.arguments, args, strict=False)), **kwargs}.get("found_inf")
     if not isinstance(found, Value) or not read_op_name(call.op).name.startswith("_fused_"):

@@ -90,7 +90,7 @@ class NonFinite:
     calls: int  # looked at
     unknown: int  # floating results that nothing is known of, or the first elements alone, which are finite
     scaled: tuple[Event, ...] = ()  # gradients that overflowed under a loss scale, which the gradient scaler found
-    has_scaler: bool = False  # a gradient scaler was at work, as far as the dump tells
+    has_scaler: bool = False  # a gradient scaler was at work, as far as the dump shows
     judged: int = 0  # results that something is known of
     contained: tuple[Event, ...] = ()  # NaN or Inf that reached no loss, no gradient and nothing that is left
     lacks: str = ""  # what the recording lacks, which may have made NaN too; "" for a whole one

@@ -3,7 +3,7 @@
 Theory of operation
     Some kernels on the CPU, and all on devices, follow an index without a look at it: one out of range ends the process
     or reads foreign memory, and a dump may hold any. So before an op runs, its indices are held against the sizes of
-    its other arguments. Which these are no schema tells: there is a rule for each op that takes indices, by its name.
+    its other arguments. No schema says which: there is a rule for each op that takes indices, by its name.
     The ops whose kernels do not look were found by giving those of op_db wrong indices in processes of their own.
 
     The kernel of a backward op often trusts that its gradient, indices and saved statistics have the shapes that the

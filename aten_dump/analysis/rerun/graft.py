@@ -1,4 +1,4 @@
-"""Graft: put a tensor in place of a recorded one and run the recorded forward on from there.
+"""Graft: replace a recorded tensor and run the recorded forward on from there.
 
 Theory of operation
     What changes is followed by memory: a storage at a version whose bytes are no longer the recorded ones is

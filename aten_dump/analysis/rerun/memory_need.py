@@ -61,7 +61,7 @@ def check_made(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     names, _ = arguments_of(op)
     given = dict(kwargs)
     if "device" in names[len(args) :]:
-        given["device"] = _META  # a factory that was not told where would make it here
+        given["device"] = _META  # a factory without a device would make it here
     elif not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))):
         return  # nothing says that it makes shapes only
     _check(

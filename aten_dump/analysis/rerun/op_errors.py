@@ -54,7 +54,7 @@ class OwnError:
 class Replays:
     """Replays of calls, each made when it is needed; `enabled` False makes none.
 
-    `undefined` tells of a call which elements of its results depend on undefined memory: they are not looked at.
+    `undefined` returns for a call which elements of its results depend on undefined memory: they are not looked at.
     `storages` returns what is known of memory that it was given when that had been written in part.
     """
 

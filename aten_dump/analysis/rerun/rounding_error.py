@@ -244,7 +244,7 @@ def _unit(dtype: torch.dtype) -> float:
 
 
 def _tiny(dtype: torch.dtype) -> float:
-    """Distance of the smallest numbers: below it nothing can be told apart, and kernels may flush to zero."""
+    """Distance of the smallest numbers: below it no two numbers differ, and kernels may flush to zero."""
     info = torch.finfo(dtype)
     return 2.0**-24 if dtype == torch.float16 else info.tiny  # the range of float16 is short: subnormals matter
 

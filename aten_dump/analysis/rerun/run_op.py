@@ -391,7 +391,7 @@ def makes_floats_of_integers(call: Call) -> bool:
 def draw(
     op: Callable[[], Any], given: torch.Generator | None, state: tuple[str, bytes] | None, around: Surroundings
 ) -> tuple[Any, bool]:
-    """Run an op that may draw random numbers, and tell whether it did."""
+    """Run an op that may draw random numbers; return its result, and True if it drew."""
     device = around.device
     kind = "cpu" if state is None else str(state[0]).partition(":")[0]
     if kind != device.type:

@@ -77,7 +77,7 @@ class Surroundings:
 
     cast: bool = False  # floating values become float64, complex ones complex128
     device: torch.device = _CPU
-    known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, in place of the recorded
+    known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, instead of the recorded
     fill: int = 0  # the greatest of the bytes that undefined memory is filled with; or RISING, ...
     unwritten: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # which bytes of storages are undefined
 

@@ -80,7 +80,7 @@ def _not_finite(recorded: Value) -> torch.Tensor:
 
 
 def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return which elements of two results differ, bit by bit; all where that cannot be told."""
+    """Return which elements of two results differ, bit by bit; all where that is unknown."""
     whole = torch.ones(one.shape, dtype=torch.bool)
     if same_bits(one, other):
         return ~whole

@@ -26,7 +26,7 @@ from ...dump import Value
 from ..distance.element_chunks import ElementReader, Order
 
 TOLERANCE: Final = 2e-6  # relative; of norm and projections
-UNDEFINED: Final = -1  # in place of the count of elements that are not finite: nothing ever wrote them
+UNDEFINED: Final = -1  # instead of the count of elements that are not finite: nothing ever wrote them
 _EXACT: Final = 1e-10  # relative; of norm and projections, of what no constant in float32 has moved
 RECORDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
 _HUGE: Final = 1013.0  # elements from which on asinh is taken
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
 
     @property
     def has_no_contents(self) -> bool:
-        """True if no element is finite: nothing tells such values apart."""
+        """True if no element is finite: such values cannot be distinguished."""
         return 0 < self.numel == self.nonfinite
 
     @property
