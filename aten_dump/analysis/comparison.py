@@ -340,7 +340,8 @@ def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
     others = len(evidence.findings) - 1
     if others:
         more = ", ".join(dict.fromkeys(map(_named, evidence.findings[1:6])))
-        yield f"{others} further findings stand on their own, the next at {more}."
+        said = "1 more independent difference" if others == 1 else f"{others} more independent differences, the next"
+        yield f"{said}: {more}."
 
 
 def _named(finding: Finding) -> str:

@@ -21,8 +21,8 @@ from .late_imports import import_before, later
 
 # name -> what it does. The command is `command` of aten_dump.cli.commands.<name>, imported when it is used.
 COMMANDS: Final = {
-    "run": "Record a command that knows nothing of it: python, torchrun, accelerate launch ...",
-    "ctl": "Switch a run that records: on, off, steps, level, status.",
+    "run": "Record an unmodified script: python, torchrun, accelerate launch ...",
+    "ctl": "Change what a running job records: on, off, steps, level, status.",
     "ls": "What a dump holds: steps, ranks, calls, bytes.",
     "show": "The tree of calls, or one call or tensor in full.",
     "stats": "A table of all values and their statistics, also as CSV or JSON.",

@@ -251,7 +251,7 @@ class Value(ValueFacts):
 
     @property
     def producer(self) -> tuple[Call, str] | None:
-        """The innermost call that made it and its slot there; None for what came from outside the step."""
+        """The innermost call that made it and its slot there; None for what was created before this step."""
         return self._rank.producer_of(self.id)
 
     @property

@@ -113,7 +113,7 @@ def _values(found: Iterable[tuple[str, Value]], *, with_producer: bool) -> Itera
             yield f"    hash {value.hash}"
         if with_producer:
             made = value.producer
-            yield f"    made by {_place(*made)}" if made else "    from outside the step"
+            yield f"    made by {_place(*made)}" if made else "    created before this step"
         else:
             yield from _consumers(value)
 

@@ -68,7 +68,7 @@ def what_next(found: NonFinite) -> Iterator[str]:
 def _counts(found: NonFinite) -> str:
     counts = (
         (len(found.producers), "producer"),
-        (len(found.outside), "call given them from outside"),
+        (len(found.outside), "call given NaN or Inf from before the step"),
         (len(found.scaled), "scaled overflow"),
         (len(found.propagators), "propagator"),
         (len(found.contained), "call made one that reached nothing"),

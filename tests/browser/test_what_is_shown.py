@@ -178,7 +178,7 @@ def test_a_call_shows_its_arguments_and_results(pair: Path, rank: RankDump, open
             assert format_number(value.stats[name]) in re.split(r"\s+", row), (slot, name, row)
         made = value.producer
         if slot.startswith("input"):
-            assert (made[0].name if made else "from outside the step") in row
+            assert (made[0].name if made else "created before this step") in row
     assert "aten-dump replay" in report.text(".command")
 
 

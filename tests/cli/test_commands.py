@@ -156,7 +156,7 @@ def test_show_a_call(run: Run, dump: Path) -> None:
         "count 12  min -1.5  max 2.5",
         "hash 0001020304050607",
         "made by Aten.t.0.forward.output.0",
-        "from outside the step",
+        "created before this step",
         "read by Functional.relu_.0.forward.input.0",
         "backward\n  Node.AddmmBackward0.0.backward\n  Aten.mm.0.backward",
     ]:

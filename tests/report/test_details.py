@@ -36,7 +36,7 @@ def test_a_call_is_told_with_its_facts_place_arguments_and_partners(rank: RankDu
     assert lines[at + 1 : at + 5] == [
         "  0 self       f32[3]", "  1 mat1       f32[2, 4]", "  2 mat2       f32[4, 3]", "  alpha        2",
     ]  # fmt: skip
-    assert "    from outside the step" in lines and "    made by Aten.t.0.forward.output.0" in lines
+    assert "    created before this step" in lines and "    made by Aten.t.0.forward.output.0" in lines
     assert "    read by Aten.relu_.0.forward.input.0" in lines
     assert lines[lines.index("backward") + 1 :] == ["  Node.AddmmBackward0.0.backward", "  Aten.mm.0.backward"]
 

@@ -46,7 +46,7 @@ class Interception:
         self._is_installed = False
 
     def install(self) -> None:
-        """Put everything in place; does nothing where it is."""
+        """Install all interceptors. No-op if already installed."""
         if self._is_installed:
             return
         self._is_installed = True

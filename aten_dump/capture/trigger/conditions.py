@@ -114,7 +114,7 @@ def make_trigger(config: DumpConfig) -> Trigger:
 
 
 class NonFinite:
-    """Tells when NaN or Inf first appear in a step: a call makes them of finite inputs, or is given them from outside.
+    """Finds when NaN or Inf first appear in a step: a call makes them from finite inputs, or reads them from before it.
 
     Infinities that are put there on purpose do not count: literals, -inf masks from outside, and what becomes of them
     as long as it is not NaN. Nor does what comes from outside when the step before had NaN or Inf: it is the same.

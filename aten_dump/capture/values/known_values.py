@@ -103,5 +103,5 @@ _look = _found()
 FINDS: Final[bool] = _look is not None
 # Returns the value of a tensor, as all records name it, from the states of storages by address. Of one that is not
 # there, seven things: storage, its address, its bytes, geometry, key, whether it is in host memory, and its `Elements`
-# there, or None. None of a tensor without a key.
+# there, or None. Returns None for a tensor that cannot be keyed.
 look: Final[_Look] = _look or _not_found

@@ -75,7 +75,7 @@ _path = click.Path(path_type=Path)
 def command(target: Path, baseline: Path | None, recompute: bool, form: str, at: str | None, **options: Any) -> None:
     """Compare dump TARGET with dump BASELINE and name the first op that is wrong.
 
-    Exit code 0 when they agree, bitwise or but for rounding; 1 when they differ; 2 when they could not be compared;
+    Exit code 0 when they agree, bitwise or within rounding; 1 when they differ; 2 when they could not be compared;
     3 when the tool itself failed.
 
     \b

@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Print what made NaN and Inf in DUMP: producers in execution order, and masks put there on purpose.
 
-    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Listed behind, and no
-    finding: masks; NaN and Inf that no loss, no gradient and nothing that the step leaves depends on; and gradients
+    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Listed last, as no
+    findings: masks; NaN and Inf that no loss, no gradient and nothing that the step leaves depends on; and gradients
     that overflowed under the loss scale of a gradient scaler, which skipped the optimizer's step. Exit code 0: there
     is no finding; 1: there is; 2: nothing could be judged.
 

@@ -42,7 +42,7 @@ _WITH_VALUE: Final = ("steps", "level")
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the ranks.")
 @format_option("Lines to read, or one object as docs/json/ctl.schema.json has it.")
 def command(dump: Path, action: str, value: str | None, wait_s: float, form: str) -> None:
-    """Switch the run that records into DUMP; all ranks do so at the same step.
+    """Change what a running job records into DUMP; all ranks switch at the same step.
 
     Ranks read what is asked for between two steps, agree on a step that lies ahead of all of them, and change there.
     It goes by files in DUMP/control, through no network port; a run that is not selected to record costs nothing but

@@ -133,7 +133,7 @@ def value_html(value: ValueFacts, nbytes: int, made_by: str, read_by: Sequence[s
     Args:
         value: the value.
         nbytes: of its elements.
-        made_by: name and slot of its producer, ``""`` where it came from outside the step.
+        made_by: name and slot of its producer, ``""`` where it was created before this step.
         read_by: names and slots of its consumers.
     """
     named: dict[str, Any] = {
@@ -141,7 +141,7 @@ def value_html(value: ValueFacts, nbytes: int, made_by: str, read_by: Sequence[s
         "device": value.device_name,
         "bytes": format_bytes(nbytes),
         "storage": f"{value.storage}, version {value.version}",
-        "made by": made_by or "from outside the step",
+        "made by": made_by or "created before this step",
         "read by": _listed(read_by),
         "hash": value.hash,
     }

@@ -74,7 +74,7 @@ def test_further_findings_are_counted_and_the_next_named_once() -> None:
     others = [finding(row(target=replace(PLACE, call=f"Aten.c.{n}.forward"))) for n in (0, 0, 1, 2, 3, 4, 5)]
     last = sentences(finding(), *others)[-1]
     named = ", ".join(f"Aten.c.{n}.forward" for n in (0, 1, 2, 3))
-    assert last == f"7 further findings stand on their own, the next at {named}."
+    assert last == f"7 more independent differences, the next: {named}."
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_a_value_shows_who_made_and_who_reads_it(rank: RankDump, scenario: Scena
     assert "Aten.t.0.forward.output.0" in text and "Aten.addmm.0.forward.input.2" in text
     assert tensor_type(made) in text and format_number(3.0) in text
     outside = parsed(rank.value_by_id(scenario.ids["x"])._repr_html_()).text
-    assert "from outside the step" in outside and "no statistics were recorded" in outside
+    assert "created before this step" in outside and "no statistics were recorded" in outside
     many = value_html(made, made.nbytes, "", [f"reader{n}" for n in range(9)])
     assert "reader3 and 5 more" in parsed(many).text
 

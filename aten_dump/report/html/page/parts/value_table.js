@@ -93,7 +93,7 @@ function typeCell(app, slot, value) {
  * @param {number} producer
  */
 function madeBy(app, rank, producer) {
-  return producer < 0 ? h("span", { class: "muted" }, "from outside the step") : callLink(app, rank, rank.loaded.calls.name(producer));
+  return producer < 0 ? h("span", { class: "muted" }, "created before this step") : callLink(app, rank, rank.loaded.calls.name(producer));
 }
 
 /**
