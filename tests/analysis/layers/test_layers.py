@@ -13,6 +13,7 @@ from torch import Tensor
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.cli.main import main
+from aten_dump.report.replay import answer_lines
 from tests.analysis.layers.faults import FAULTS, record
 from tests.sampling import slow_but_for
 
@@ -46,9 +47,16 @@ def test_a_fault_is_named_with_its_layer(tmp_path: Path, name: str) -> None:
     assert fault.named in found.layers[0].name
     if fault.layer != "kernel":
         assert not found.suspects, "each kernel is right for its graph"
+    assert f"  Layer: {found.layers[0]}" in list(answer_lines(found))
+
+
+@pytest.mark.slow
+def test_the_command_fails_for_a_layer_that_is_wrong(tmp_path: Path) -> None:
+    with (fault := FAULTS[QUICK[0]]).inject():
+        path = record(tmp_path / "dump", fault)
     run = CliRunner().invoke(main, ["replay", path])
     assert run.exit_code == 1
-    assert f"Layer: {found.layers[0]}" in run.output
+    assert fault.named in run.output.partition("Layer: ")[2]
 
 
 @pytest.mark.slow
