@@ -21,7 +21,7 @@ from .argument_decoding import decode
 from .call_facts import CallFacts
 from .index.links import Links
 from .index.source import Source
-from .index.summary import Summary, summarize
+from .index.summary import Summary, shard_sizes, summarize
 from .index.tables import Tables
 from .kernels import CompiledKernel, Kernels
 from .shown.callers import Callers
@@ -374,6 +374,11 @@ class Recording:
     def summary(self) -> Summary:
         """Return what the two ends of the index say, and sizes."""
         return summarize(self.directory)
+
+    @property
+    def shard_bytes(self) -> int:
+        """The bytes of its shards."""
+        return sum(shard_sizes(self.directory))
 
     def call_at(self, position: int) -> Call:
         """Return the call at a position of `calls`."""

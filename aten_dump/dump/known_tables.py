@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
+from .index.pattern import Pattern
 from .index.tables import Tables
 from .rank import RankDump
+from .root import Dump
 
 _MOST: Final = 16  # ranks whose last index is held, some megabytes each
+
+Found = TypeVar("Found")
 
 
 class KnownTables:
@@ -25,3 +32,22 @@ class KnownTables:
             if len(self._by_rank) > _MOST:
                 self._by_rank.pop(next(iter(self._by_rank)))
         return fresh
+
+
+def read_in_turn(dump: Dump) -> Iterator[RankDump]:
+    """Yield all steps and ranks of a dump, read; but for what the next ones may say too, none is held afterwards."""
+    return map(KnownTables().anew, dump.all_ranks())
+
+
+def once_for_alike(find: Callable[[RankDump], Found]) -> Callable[[RankDump], Found]:
+    """Have a function answer once for all steps that say the same: it reads nothing that `Pattern` leaves out."""
+    known: WeakKeyDictionary[Pattern, Found] = WeakKeyDictionary()
+
+    @wraps(find)
+    def found(rank: RankDump) -> Found:
+        pattern = rank.tables.pattern
+        if pattern not in known:
+            known[pattern] = find(rank)
+        return known[pattern]
+
+    return found

@@ -139,12 +139,14 @@ def missing_parts(tables: Tables, lost_blobs: int) -> list[str]:
         names = [tables.call_name(tables.calls[tables.positions[id]]) for id in sorted(tables.unfinished)]
         shown = ["...", *names[-_MAX_NAMES:]] if len(names) > _MAX_NAMES else names
         found.append(f"{len(names)} module calls were cut short, without outputs: {', '.join(shown)}")
-    orphans = np.setdiff1d(tables.calls.column("parent"), np.append(tables.calls.column("id"), 0))
-    if len(orphans) and tables.commit is None:
-        found.append(f"{len(orphans)} calls that others ran in were cut short before they were recorded")
+    if tables.commit is None:
+        orphans = np.setdiff1d(tables.calls.column("parent"), np.append(tables.calls.column("id"), 0))
+        if len(orphans):
+            found.append(f"{len(orphans)} calls that others ran in were cut short before they were recorded")
     if lost_blobs:
         found.append(f"the bytes of {lost_blobs} of {len(tables.blobs)} stored tensors are not in their shards")
-    unstored = np.isin(tables.data.rows.column(2), tables.blobs.rows.column(1), invert=True).sum()
+    stored = tables.data.rows
+    unstored = np.isin(stored.column(2), tables.blobs.rows.column(1), invert=True).sum() if len(stored) else 0
     if unstored:
         found.append(f"{unstored} values name stored bytes that the index does not describe")
     return found

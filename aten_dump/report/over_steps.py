@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from ..dump import RankDump
 from ..dump.call_filter import Wanted
 from ..dump.dataframes.call_columns import ColumnType, facts
-from ..dump.index.pattern import Pattern
+from ..dump.known_tables import once_for_alike
 from ..dump.shown.short_texts import format_number
 from ..store import records
 from ..store.argument_trees import output_slots, written_slots
@@ -46,15 +45,11 @@ def rows_over_steps(ranks: Iterable[RankDump], wanted: Wanted | None, statistics
         wanted: which calls; None is all.
         statistics: their names, in the order of the columns.
     """
-    places: WeakKeyDictionary[Pattern, list[_Place]] = WeakKeyDictionary()
+    places = once_for_alike(lambda rank: list(_places(rank, wanted)))
     for rank in ranks:
-        tables = rank.tables
-        found = places.get(tables.pattern)
-        if found is None:
-            found = places[tables.pattern] = list(_places(rank, wanted))
         cells = _cells(rank, statistics)
         at = rank.step, rank.rank
-        for place, position in found:
+        for place, position in places(rank):
             yield (*at, *place, *cells[position])
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
+from aten_dump import DumpConfig, DumpMode
 from aten_dump.cli.main import main
+from aten_dump.dump.index import source
+from aten_dump.report.html.payload import sections
+from aten_dump.store.index_reader import read_index
 from tests.browser import dumps
 from tests.report.sections_read import sections_of
 
@@ -45,6 +51,33 @@ def test_steps_beyond_the_most_calls_are_only_summed_up(trained: Path, tmp_path:
     assert shown(tmp_path / "few.html") == [0, 1]
     report(trained, "-o", tmp_path / "least.html", "--max-calls", 1)
     assert shown(tmp_path / "least.html") == [0]
+
+
+def test_of_many_steps_the_first_with_nan_is_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", data="statistic")) as dump:
+        for number in (1.0, -1.0, -2.0):
+            torch.full((2,), number).sqrt().sum()
+            dump.step()
+    monkeypatch.setattr(sections, "_MOST_SHOWN", 1)
+    report(tmp_path / "dump", "-o", tmp_path / "nan.html")
+    assert shown(tmp_path / "nan.html") == [0, 1]
+
+
+def test_each_index_is_read_once(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(source, "read_index", lambda path: read.append(path.parent.name) or read_index(path))
+    assert report(trained, "-o", tmp_path / "all.html").exit_code == 0
+    assert read == ["step0", "step1", "step2"]
+
+
+@pytest.mark.parametrize("content", [None, b"nothing of ours"])
+def test_what_lacks_is_said_before_the_file(trained: Path, tmp_path: Path, content: bytes | None) -> None:
+    dump = shutil.copytree(trained, tmp_path / "dump")
+    index = dump / "step1" / "rank0" / "index.msgpack"
+    index.write_bytes(index.read_bytes()[:-10] if content is None else content)
+    lines = report(dump, "-o", tmp_path / "page.html").stdout.splitlines()
+    assert "step 1 rank 0" in lines[0]
+    assert [line for line in lines if line.startswith("wrote")] == lines[1 : 2 if content is None else 1]
 
 
 def test_a_nan_is_in_the_answer(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
 from ...dump import Call
 from ...dump.loss_scale import LossScale
 from ...dump.shown.short_texts import format_exactly
 from ...store.op_names import is_collective, read_op_name
-from ...torch_names import DTYPES, DTYPES_WITHOUT_NUMBERS
-from .value_range import Contents
+from .value_range import Contents, greatest_of
 
 _OVERFLOW: Final = "overflow of "
 
@@ -27,16 +24,6 @@ class Slot:
     value: int
     dtype: str
     contents: Contents
-
-
-def greatest_of(dtype: str) -> float:
-    """Return the greatest finite number of a dtype; infinity where it has none."""
-    found = DTYPES.get(dtype)
-    if found is None or not (found.is_floating_point or found.is_complex):
-        return math.inf
-    if found in DTYPES_WITHOUT_NUMBERS:
-        return math.inf
-    return float(torch.finfo(found).max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ Theory of operation
     skipped the optimizer's step. A producer whose NaN or Inf reaches no loss, no gradient and nothing that is left is
     *contained* (`reach.py`). What memory held that a call only writes to is nothing to it, and what workspaces hold is
     nobody's number.
-    Statistics are enough; bytes are read only where there are none.
+    Statistics are enough; bytes are read only where there are none. Most steps of a long run are finite throughout:
+    that is seen at once (`all_are_finite`), and of steps that say the same one is walked.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from typing import Final, Literal
 
 from ...choices import NEAR
 from ...dump import Call, RankDump, Value
+from ...dump.known_tables import once_for_alike
 from ...dump.wholeness import lacks_with
 from ...errors import MissingDataError
 from ...store.damage_seen import damage_seen
 from ...store.op_names import LIFT_FRESH, is_workspace, read_op_name
 from ..host_default import made_on_the_host
-from .explanations import Slot, Why, explain, explain_scaled, greatest_of, numbers_given
+from .explanations import Slot, Why, explain, explain_scaled, numbers_given
 from .reach import End, Moment, Origin, Reach, moment_of
-from .value_range import ContentsTable
+from .value_range import ContentsTable, all_are_finite, greatest_of
 
 MASK_FILL: Final = 0.45  # a share of the lowest number from which on a negative value is a mask, or half of one
 _FACTORIES: Final = frozenset(("ones", "zeros", "eye", "ones_like", "zeros_like", "new_ones", "new_zeros"))
@@ -118,8 +120,15 @@ def find_nonfinite(rank: RankDump, near: float = NEAR) -> NonFinite:
             'elements; record again with data="statistic"'
         )
     with damage_seen() as damage:
-        found = _Search(rank, near).run()
-    return replace(found, lacks=lacks_with(rank.lacks, damage))
+        found = _of_finite_step(rank) if all_are_finite(rank, near) else _Search(rank, near).run()
+    path = str(rank.directory.parent.parent)
+    return replace(found, path=path, step=rank.step, rank=rank.rank, lacks=lacks_with(rank.lacks, damage))
+
+
+@once_for_alike
+def _of_finite_step(rank: RankDump) -> NonFinite:
+    """Return what is found where nothing is: counts alone."""
+    return _Search(rank, NEAR).run()
 
 
 class _Search:
@@ -143,9 +152,8 @@ class _Search:
             self._look(call)
         self._follow(calls)
         found = {kind: tuple(events) for kind, events in self._events.items()}
-        path = str(self._rank.directory.parent.parent)
         return NonFinite(
-            path,
+            "",
             self._rank.step,
             self._rank.rank,
             found["producer"],

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...dump import RankDump, Value
+from ...dump.known_tables import once_for_alike
 from ...errors import FormatError, MissingDataError
 from ...geometry import once
+from ...store import records
+from ...torch_names import DTYPES, DTYPES_WITHOUT_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,7 @@ class ContentsTable:
     def __init__(self, rank: RankDump) -> None:
         self._rank = rank
         self._known: dict[int, Contents | None] = {}
-        statistics = set(rank.config.get("statistics", ()))
-        self._statistics = {"min", "max"} <= statistics or {"nan", "posinf", "neginf"} <= statistics
+        self._statistics = _are_enough(rank)
 
     def of(self, value: Value) -> Contents | None:
         """Return what is known of a value; None where nothing is: undefined, opaque, or not kept."""
@@ -63,9 +67,62 @@ class ContentsTable:
         return None if is_sampled and found.finite else found
 
 
+def greatest_of(dtype: str) -> float:
+    """Return the greatest finite number of a dtype; infinity where it has none."""
+    found = DTYPES.get(dtype)
+    if found is None or not (found.is_floating_point or found.is_complex):
+        return math.inf
+    if found in DTYPES_WITHOUT_NUMBERS:
+        return math.inf
+    return float(torch.finfo(found).max)
+
+
+_COUNTS: Final = ("nan", "posinf", "neginf")
+_ENDS: Final = ("min", "max")
+
+
+def _are_enough(rank: RankDump) -> bool:
+    """Return True if the statistics that were recorded say whether a value is finite."""
+    statistics = set(rank.config.get("statistics", ()))
+    return statistics.issuperset(_ENDS) or statistics.issuperset(_COUNTS)
+
+
+def all_are_finite(rank: RankDump, near: float) -> bool:
+    """Return True if statistics alone say that every value is finite and not `near` the greatest of its dtype."""
+    greatest = _greatest(rank)
+    names = list(rank.config.get("statistics", ()))
+    if greatest is None:
+        return False
+    try:
+        found = np.array(rank.tables.statistics.in_order(), np.float64).reshape(len(greatest), len(names))
+    except (ValueError, TypeError, OverflowError):  # complex ones, and fewer than were to be recorded
+        return False
+    counts = found[:, [at for at, name in enumerate(names) if name in _COUNTS]]
+    ends = np.abs(found[:, [at for at, name in enumerate(names) if name in _ENDS]])
+    is_counted = counts.shape[1] == len(_COUNTS)  # else what is not defined may be NaN
+    limits = near * greatest[:, None]
+    return not (counts > 0).any() and bool((~(ends >= limits) if is_counted else ends < limits).all())
+
+
+@once_for_alike
+def _greatest(rank: RankDump) -> NDArray[np.float64] | None:
+    """Return the greatest number of the dtype that each statistic is of; None where bytes have a say as well."""
+    tables = rank.tables
+    known = tables.statistics
+    greatest = np.full(len(known.in_order()), math.inf)
+    for value in rank.values:
+        if value.is_floating and not value.undefined:
+            at = known.position(tables.same_as(value.id, records.SAME_STATISTICS, known))
+            if at >= 0:
+                greatest[at] = min(greatest[at], greatest_of(value.dtype_name))
+            if value.has_data and (at < 0 or not _are_enough(rank)):
+                return None
+    return greatest
+
+
 def _from_statistics(value: Value, stats: dict[str, Any]) -> Contents:
     low, high = stats.get("min"), stats.get("max")
-    nan, posinf, neginf = (stats.get(name) for name in ("nan", "posinf", "neginf"))
+    nan, posinf, neginf = (stats.get(name) for name in _COUNTS)
     if nan is None:
         nan = int(_is_nan(low) or _is_nan(high))
     if posinf is None:

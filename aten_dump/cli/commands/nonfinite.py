@@ -11,6 +11,7 @@ import click
 from ...analysis.nonfinite.search import Event, NonFinite, find_nonfinite
 from ...choices import NEAR
 from ...dump import RankDump
+from ...dump.known_tables import KnownTables
 from ...dump.shown.command_lines import command_line
 from ...errors import MissingDataError
 from ...report.nonfinite import answer_lines, events_table, how_early, near_lines, short_lines, total_lines, what_next
@@ -58,8 +59,7 @@ def command(
         _print_json(places, near)
         return
     told = _Told(dump, line_limit(limit, default=30), show_all=show_all)
-    for place in with_progress("searching", places):
-        fresh = place.anew()  # so that only one index is in memory at a time
+    for fresh in map(KnownTables().anew, with_progress("searching", places)):
         empty = fresh.why_no_calls
         if empty is not None:
             echo(empty, err=True)
@@ -77,7 +77,8 @@ def command(
 
 def _print_json(places: list[RankDump], near: float) -> None:
     """Print what was found in all steps and ranks as one object."""
-    found = [find_nonfinite(one, near) for place in places if (one := place.anew()).why_no_calls is None]
+    ranks = map(KnownTables().anew, places)
+    found = [find_nonfinite(one, near) for one in ranks if one.why_no_calls is None]
     if not any(one.judged or one.first for one in found):
         raise MissingDataError('nothing could be judged; record again with DumpConfig.data="statistic"')
     steps = [

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
-from ...dump import Call, Dump, RankDump, open_dump
+from ...dump import Call, RankDump, open_dump
 from ...dump.call_filter import Wanted
 from ...dump.dataframes.call_columns import ColumnType
-from ...dump.known_tables import KnownTables
 from ...errors import AtenDumpError, MissingDataError
 from ...export.chosen_calls import require
 from ...export.formats.to_parquet import ParquetFile
@@ -23,7 +21,8 @@ from ...report.value_rows import columns, value_rows, write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of, replaced_when_whole
 from ..console import echo, line_limit, print_table, say_left_out, with_progress
 from ..files import opened as opened_file
-from ..options import dump_argument, filter_options, limit_option, place_options, say_not_whole, selected
+from ..in_turn import ReadInTurn
+from ..options import dump_argument, filter_options, limit_option, place_options, selected
 from ..places import Place
 
 
@@ -74,7 +73,8 @@ def command(
     if over_steps:
         if step is not None:
             raise click.UsageError("--over-steps takes all steps: leave out --step")
-        _over_steps(_Reading(open_dump(dump), rank), None if wanted == Wanted() else wanted, (form, output), limit)
+        asked = ReadInTurn(open_dump(dump), ranks=None if rank is None else (rank,))
+        _over_steps(asked, None if wanted == Wanted() else wanted, (form, output), limit)
         return
     if form == "parquet":
         raise click.UsageError("--format parquet goes with --over-steps; `aten-dump export --to parquet` writes all")
@@ -98,43 +98,7 @@ def _print_table(rank: RankDump, calls: Iterable[Call], limit: int | None) -> No
     say_left_out(left_out, "rows")
 
 
-class _Reading:
-    """All steps of a dump, each index read once, with what it lacks; ten thousand take minutes to read twice."""
-
-    def __init__(self, dump: Dump, rank: int | None) -> None:
-        """Take a dump, or one rank of it."""
-        self.dump = dump
-        self.ranks = [one for one in dump.all_ranks() if rank in (None, one.rank)]
-        self._problems = dump.problems if rank is None else ()
-        self._read: list[_Read] = []
-        self._is_said = False
-
-    def __iter__(self) -> Iterator[RankDump]:
-        """Read one index after the other; but for what the next ones may say too, none is held afterwards."""
-        known = KnownTables()
-        for at, rank in enumerate(with_progress("reading", self.ranks)):
-            fresh = known.anew(rank)
-            if at == len(self._read):
-                self._read.append(_Read(rank.step, rank.rank, fresh.lacks))
-            yield fresh
-
-    def say_not_whole(self) -> None:
-        """Print once what is not whole; read those that were not read yet."""
-        if not self._is_said:
-            self._is_said = True
-            rest = (rank.anew() for rank in self.ranks[len(self._read) :])
-            say_not_whole(self.dump.path, chain(self._read, rest), self._problems)
-
-
-class _Read(NamedTuple):
-    """What a step and rank lacks."""
-
-    step: int
-    rank: int
-    lacks: str
-
-
-def _over_steps(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
+def _over_steps(reading: ReadInTurn, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     """Print or write the statistics of results over all steps."""
     if where == ("parquet", None):
         raise click.UsageError("--format parquet needs --output FILE")
@@ -145,13 +109,14 @@ def _over_steps(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path
         raise
 
 
-def _show(reading: _Reading, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
+def _show(reading: ReadInTurn, wanted: Wanted | None, where: tuple[str, Path | None], limit: int | None) -> None:
     form, output = where
     if not any(one.config.get("statistics") for one in reading.ranks[:1]):
         raise MissingDataError(f'{reading.dump.path} has no statistics; record again with DumpConfig.data="statistic"')
     columns = over_steps_columns(reading.ranks)
     names = list(columns)
-    rows = rows_over_steps(reading, wanted, names[names.index("slot") + 1 :])
+    ranks = reading.each(with_progress("reading", reading.ranks))
+    rows = rows_over_steps(ranks, wanted, names[names.index("slot") + 1 :])
     if form == "table":
         table, left_out = over_steps_table(rows, names, line_limit(limit))
         reading.say_not_whole()

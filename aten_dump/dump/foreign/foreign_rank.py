@@ -130,8 +130,14 @@ class ForeignRank(RankDump):
     def __reduce__(self) -> tuple[Any, ...]:
         return ForeignRank, (self._read, self.directory, self.step, self.rank, self._world_size)
 
+    @property
+    def shard_bytes(self) -> int:
+        """The bytes of the tensors it has read from."""
+        assert isinstance(self.source, ForeignSource)
+        return self.source.made.blob_bytes
+
     def summary(self) -> Summary:
         """Return sizes, and a header and commit that stand for those of an index."""
         assert isinstance(self.source, ForeignSource)
         made = self.source.made
-        return Summary(self.tables.header, self.tables.commit, 0, made.blob_bytes, len(made.loads))
+        return Summary(self.tables.header, self.tables.commit, 0, self.shard_bytes, len(made.loads))

@@ -43,9 +43,14 @@ def summarize(directory: Path) -> Summary:
             for nbytes in _TAIL_BYTES:
                 start = max(0, size - nbytes)
                 commit = commit or find_commit(bytes(file.read(size - start, start)), start)
-        sizes = [nbytes for name, nbytes in sizes_in(directory).items() if name.startswith("shard-")]
+        sizes = shard_sizes(directory)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     return Summary(read_header(head), commit, size, sum(sizes), len(sizes))
+
+
+def shard_sizes(directory: Path) -> list[int]:
+    """Return the bytes of each shard of a step and rank."""
+    return [nbytes for name, nbytes in sizes_in(directory).items() if name.startswith("shard-")]

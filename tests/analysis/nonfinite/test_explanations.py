@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.analysis.nonfinite.explanations import Slot, explain, explain_scaled, greatest_of
-from aten_dump.analysis.nonfinite.value_range import Contents
+from aten_dump.analysis.nonfinite.explanations import Slot, explain, explain_scaled
+from aten_dump.analysis.nonfinite.value_range import Contents, greatest_of
 from aten_dump.dump import Call
 from aten_dump.dump.loss_scale import LossScale
 from tests.analysis.by_hand import one_call

@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from aten_dump import DumpConfig, DumpMode, open_dump
+from aten_dump.analysis.nonfinite import search
+from aten_dump.analysis.nonfinite.search import find_nonfinite
 from aten_dump.dump import RankDump
 from aten_dump.dump.known_tables import KnownTables
+from aten_dump.report.html.payload.dump_answer import nonfinite_answer, rank_outline
+from aten_dump.report.html.payload.step_series import StepSeries
 from aten_dump.report.over_steps import over_steps_columns, rows_over_steps
 from aten_dump.store import raw_rows
 
@@ -42,6 +46,12 @@ def _same(fresh: RankDump, alone: RankDump) -> None:
     assert (fresh.state, fresh.lacks, fresh.where) == (alone.state, alone.lacks, alone.where)
 
 
+def _answers(rank: RankDump) -> tuple[object, ...]:
+    series = StepSeries([rank.step], [rank.rank])
+    series.add(rank)
+    return rank_outline(rank), find_nonfinite(rank), nonfinite_answer(rank), series.section()
+
+
 def _patterns(ranks: list[RankDump]) -> int:
     """Return how many different things steps said, and assert that each has its own."""
     known = KnownTables()
@@ -50,6 +60,7 @@ def _patterns(ranks: list[RankDump]) -> int:
         fresh = known.anew(rank)
         _same(fresh, rank.anew())
         read.append(fresh)
+        assert _answers(fresh) == _answers(rank.anew())
     names = list(over_steps_columns(ranks))
     statistics = names[names.index("slot") + 1 :]
     together = list(rows_over_steps(read, None, statistics))
@@ -76,3 +87,22 @@ def test_steps_that_are_not_whole_say_so(tmp_path: Path) -> None:
 def test_nothing_is_held_of_long_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_rows, "_SHORT_BYTES", -1)
     assert _patterns(_train(tmp_path)) == 4
+
+
+@pytest.mark.parametrize(("factor", "found"), [(float("nan"), "producers outside"), (1e38, "near_overflow"), (1, "")])
+def test_a_step_that_is_not_finite_is_found_among_those_that_are(
+    tmp_path: Path, factor: float, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(step: int, net: torch.nn.Module) -> int:
+        with torch.no_grad():
+            next(net.parameters()).mul_(factor if step == 2 else 1)
+        return 8
+
+    ranks = _train(tmp_path, change)
+    read = list(map(KnownTables().anew, ranks))
+    assert len({id(rank.tables.pattern) for rank in read[1:]}) == 1
+    together = list(map(find_nonfinite, read))
+    bad = [one.step for one in together if any(getattr(one, kind) for kind in found.split())]
+    assert bad[:1] == ([2] if found else [])
+    monkeypatch.setattr(search, "all_are_finite", lambda rank, near: False)
+    assert str(together) == str([find_nonfinite(rank.anew()) for rank in ranks])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,8 +12,9 @@ from .... import __version__
 from ....analysis.compare import compare
 from ....analysis.comparison import Comparison
 from ....choices import MOST_SHOWN_CALLS
-from ....dump import Dump
-from ....errors import MissingDataError
+from ....dump import Dump, RankDump, open_dump
+from ....dump.known_tables import read_in_turn
+from ....errors import AtenDumpError, MissingDataError
 from ....report.html.document import write_report
 from ....report.html.payload.sections import Subject
 from ....report.units import format_bytes
@@ -19,6 +22,7 @@ from ....whole_files import refuse_to_replace_part_of
 from ...console import count_progress, echo, print_lines
 from ...ending import never_end_well
 from ...formats import format_option, print_record
+from ...in_turn import ReadInTurn
 from ...options import dump_argument, open_all
 from ...workers import jobs_option, workers
 
@@ -66,16 +70,31 @@ def command(
       aten-dump report dump --step 3 --rank 0
     """  # noqa: D301 - \b keeps click from filling lines
     refuse_to_replace_part_of([dump, *([baseline] if baseline else [])], output)  # before the work is done
-    target = open_all(dump, steps=steps or None, ranks=ranks or None)
-    _check_places(target, steps, ranks)
-    base = None if baseline is None else open_all(baseline)
-    comparison = None if baseline is None else compared(dump, baseline, jobs)
-    with count_progress("reporting") as update:
-        subject = Subject(target, __version__, base, comparison, steps, ranks, max_calls, update)
-        nbytes = write_report(subject, output)
+    reading = ReadInTurn(open_dump(dump), steps=steps or None, ranks=ranks or None)
+    subject = Subject(reading.dump, __version__, steps=steps, ranks=ranks, most_calls=max_calls)
+    try:
+        _check_places(reading.dump, steps, ranks)
+        if baseline is not None:
+            reading.say_not_whole()  # before the work is done
+            subject = replace(subject, baseline=open_all(baseline), comparison=compared(dump, baseline, jobs))
+        nbytes = _write(subject, reading, output)
+    except AtenDumpError:
+        reading.say_not_whole()
+        raise
+    reading.say_not_whole()
     if form == "json":
         print_record({"path": output, "bytes": nbytes})
     echo(f"wrote {output} ({format_bytes(nbytes)}): open it in a browser")
+
+
+def _write(subject: Subject, reading: ReadInTurn, output: Path) -> int:
+    """Write a report, and note what the steps and ranks of the dump lack as they are read."""
+
+    def read(dump: Dump) -> Iterator[RankDump]:
+        return reading.each(dump.all_ranks()) if dump is reading.dump else read_in_turn(dump)
+
+    with count_progress("reporting") as update:
+        return write_report(replace(subject, progress=update, read=read), output)
 
 
 def _check_places(dump: Dump, steps: tuple[int, ...], ranks: tuple[int, ...]) -> None:

@@ -81,8 +81,12 @@ class Section:
     def add_decimals(self, name: str, numbers: Sequence[Any]) -> None:
         """Add numbers as decimals; None is "not defined"."""
         pairs = [decimal(number) for number in numbers]
-        self.add_integers(f"{name}.digits", [digits for digits, _ in pairs])
-        self.add_integers(f"{name}.exponent", [exponent for _, exponent in pairs])
+        self.add_pairs(name, [digits for digits, _ in pairs], [exponent for _, exponent in pairs])
+
+    def add_pairs(self, name: str, digits: Iterable[int] | Integers, exponents: Iterable[int] | Integers) -> None:
+        """Add numbers as `decimal` makes them."""
+        self.add_integers(f"{name}.digits", digits)
+        self.add_integers(f"{name}.exponent", exponents)
 
     def pack(self) -> bytes:
         """Return the section: length of the header (4 bytes, little endian), header, columns."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ....analysis.nonfinite.explanations import Slot
 from ....analysis.nonfinite.search import Event, NonFinite, find_nonfinite
 from ....dump import Dump, RankDump
+from ....dump.known_tables import once_for_alike
 from ....errors import AtenDumpError, MissingDataError
 from ....store.run_json import ranges_of
 from ...nonfinite import answer_lines
@@ -31,27 +32,39 @@ def run_facts(dump: Dump) -> dict[str, Any]:
 
 
 def rank_outline(rank: RankDump) -> dict[str, Any]:
-    """Return sizes, notes and costs of a step and rank, as far as its two ends and its tables show."""
-    summary = rank.summary()
+    """Return sizes, notes and costs of a step and rank, as far as its files and its tables show."""
     return {
         "step": rank.step,
         "rank": rank.rank,
         "complete": rank.complete,
         "state": rank.state,
+        **_said(rank),
+        "index_bytes": rank.tables.index_bytes,
+        "shard_bytes": rank.shard_bytes,
+        "missing": rank.missing,
+        "seconds": rank.seconds,
+        "loss_scales": [_loss_scale(update) for update in rank.loss_scales] if _scales_losses(rank) else [],
+        "nonfinite_values": _nonfinite_values(rank),
+    }
+
+
+@once_for_alike
+def _said(rank: RankDump) -> dict[str, Any]:
+    """Return what steps that say the same have in common."""
+    return {
         "calls": len(rank.calls),
         "kinds": dict(rank.calls_by_kind()),
         "values": len(rank.values),
         "statistics": list(rank.config.get("statistics") or ()),
-        "index_bytes": summary.index_bytes,
-        "shard_bytes": summary.shard_bytes,
-        "missing": rank.missing,
         "notes": [{"code": note.code, "message": note.message, "count": note.count} for note in rank.notes],
-        "seconds": rank.seconds,
         "config": {name: rank.config.get(name) for name in ("level", "data", "io", "stacks", "sample", "trigger")},
-        "loss_scales": [_loss_scale(update) for update in rank.loss_scales],
-        "nonfinite_values": _nonfinite_values(rank),
         "saved_bytes": rank.saved_for_backward().nbytes,
     }
+
+
+@once_for_alike
+def _scales_losses(rank: RankDump) -> bool:
+    return bool(rank.loss_scales)
 
 
 def _nonfinite_values(rank: RankDump) -> int | None:
@@ -60,7 +73,8 @@ def _nonfinite_values(rank: RankDump) -> int | None:
     at = [number for number, name in enumerate(names) if name in ("nan", "posinf", "neginf")]
     if not at or not len(rank.tables.statistics):
         return None
-    rows = rank.tables.statistics.values()
+    near = slice(min(at), max(at) + 1)
+    rows = [row for row in rank.tables.statistics.in_order() if any(row[near])]
     return sum(any(isinstance(row[n], int) and row[n] > 0 for n in at if n < len(row)) for row in rows)
 
 

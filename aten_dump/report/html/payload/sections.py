@@ -18,6 +18,7 @@ from ....analysis.evidence.findings import Finding, RankEvidence, Row
 from ....analysis.evidence.row_summary import summary_of
 from ....choices import MOST_SHOWN_CALLS, STATUS_TEXTS
 from ....dump import Dump, RankDump
+from ....dump.known_tables import read_in_turn
 from ...units import format_number
 from .call_arguments import arguments_section
 from .call_tree import tree_section
@@ -42,6 +43,7 @@ _MORE: Final = (
 )  # fmt: skip
 
 _MOST_STEPS: Final = 24
+_MOST_SHOWN: Final = 200  # steps and ranks call by call, 10 ms each at least
 _MOST_FINDINGS: Final = 12
 
 Side = Literal["target", "baseline"]
@@ -59,8 +61,9 @@ class Subject:
     comparison: Comparison | None = None
     steps: tuple[int, ...] = ()  # to show call by call; all where empty
     ranks: tuple[int, ...] = ()
-    most_calls: int = MOST_SHOWN_CALLS  # of all that is shown call by call; the first step-rank is always shown
+    most_calls: int = MOST_SHOWN_CALLS  # of all that is shown call by call (`_Budget`)
     progress: Progress = field(default=lambda done, total: None)
+    read: Callable[[Dump], Iterable[RankDump]] = read_in_turn
 
     def sides(self) -> Iterator[tuple[Side, Dump]]:
         yield "target", self.target
@@ -70,29 +73,46 @@ class Subject:
 
 def report_sections(subject: Subject) -> Iterator[tuple[str, bytes]]:
     """Yield name and bytes of every section; the outline comes last."""
-    places = [(side, rank) for side, dump in subject.sides() for rank in dump.all_ranks()]
+    total = sum(len(step.ranks) for _, dump in subject.sides() for step in map(dump.step, dump.steps))
     outlines: dict[str, list[dict[str, Any]]] = {"target": [], "baseline": []}
     series = StepSeries(subject.target.steps, subject.target.ranks)
-    calls = 0
-    for number, (side, place) in enumerate(places):
-        rank = place.anew()  # so that one index is in memory at a time
+    budget = _Budget(subject.most_calls)
+    ranks = ((side, rank) for side, dump in subject.sides() for rank in subject.read(dump))
+    for done, (side, rank) in enumerate(ranks, 1):
         outline = rank_outline(rank)
-        calls += outline["calls"]
-        shown = _is_wanted(subject, side, rank) and (calls <= subject.most_calls or calls == outline["calls"])
-        calls -= 0 if shown else outline["calls"]
+        answer = nonfinite_answer(rank) if side == "target" else {}
+        shown = _is_wanted(subject, side, rank) and budget.takes(outline["calls"], is_sick=bool(answer.get("first")))
         if side == "target":
-            answer = nonfinite_answer(rank)
             outline["nonfinite"] = answer if shown else {**answer, "calls_by_kind": {}}
             series.add(rank)
         if shown:
             yield from rank_sections(rank, f"{side}/{rank.step}/{rank.rank}")
             yield from judged_sections(subject, side, rank)
         outlines[side].append({**outline, "shown": shown})
-        subject.progress(number + 1, len(places))
+        subject.progress(done, total)
     over_steps = series.section()
     if over_steps is not None:
         yield "steps", over_steps
     yield OUTLINE, outline_section(subject, outlines)
+
+
+class _Budget:
+    """Which steps and ranks are shown call by call: as many calls as are allowed, and what a reader begins with."""
+
+    def __init__(self, most_calls: int) -> None:
+        self._calls = most_calls
+        self._taken = 0
+        self._has_sick = False
+
+    def takes(self, calls: int, *, is_sick: bool) -> bool:
+        """Return True if a step and rank is shown: the first, the first with NaN or Inf, and what there is room for."""
+        has_room = calls <= self._calls and self._taken < _MOST_SHOWN
+        if not (has_room or not self._taken or (is_sick and not self._has_sick)):
+            return False
+        self._has_sick = self._has_sick or is_sick
+        self._taken += 1
+        self._calls -= calls
+        return True
 
 
 def _is_wanted(subject: Subject, side: Side, rank: RankDump) -> bool:
