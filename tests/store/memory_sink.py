@@ -90,7 +90,7 @@ class MemorySink:
         """Complete the step."""
         self.end_step(0, 0, {})
 
-    def hurry(self) -> None:
+    def settle(self) -> None:
         """Do nothing: there is no file."""
 
     def flush(self) -> None:

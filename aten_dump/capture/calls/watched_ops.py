@@ -83,7 +83,7 @@ class WatchedOp(PendingOp):
                 self._tell_begun()
 
     def _tell_begun(self) -> None:
-        """Write to the file that a collective begins: should it hang, the dump says in which."""
+        """Have on file that a collective begins: should it hang, or end the process, the dump says in which."""
         entry, step = self.entry, self.ops.step
         if not entry.number:
             entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
@@ -91,7 +91,7 @@ class WatchedOp(PendingOp):
         number, start_ns = self.thread.number, perf_counter_ns() - step.start_ns
         begun = (self.id, self.parent, entry.number, self.n, self.phase, number, start_ns, self.stack, self.module)
         step.emit(Open(OPEN, *begun, self.args, self.kwargs))
-        step.sink.hurry()
+        step.sink.settle()
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None, duration_ns: int

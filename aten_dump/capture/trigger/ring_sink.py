@@ -178,9 +178,9 @@ class RingSink:
         """Complete the step: it leaves no file unless a window touches it."""
         self._end_step({}, is_dropped=True)
 
-    def hurry(self) -> None:
-        """Write now what was passed on."""
-        self._sink.hurry()
+    def settle(self) -> None:
+        """Have written what was passed on."""
+        self._sink.settle()
 
     def flush(self) -> None:
         """Wait until what was passed on is on file."""

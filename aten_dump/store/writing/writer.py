@@ -37,6 +37,7 @@ from .step_sequence import Steps
 from .writer_thread import WriterThread
 
 LEAST_AWAITED_BYTES: Final = 4 << 20  # at the end of a step
+SETTLE_SECONDS: Final = 0.2  # far more than a disk takes that works
 
 
 class Writer:
@@ -167,9 +168,10 @@ class Writer:
             self._open_step = None
             self._thread.queue.add(self._steps.drop, None)
 
-    def hurry(self) -> None:
-        """Start writing what was passed on; does not wait for it."""
-        self._thread.signal()
+    def settle(self) -> None:
+        """Wait until what was passed on is written, at most SETTLE_SECONDS: a process that ends now loses nothing."""
+        if os.getpid() == self._pid:
+            self._thread.settle(SETTLE_SECONDS)
 
     def flush(self) -> None:
         """Wait until all that was said is on file; on the disk too, where the settings ask for that.

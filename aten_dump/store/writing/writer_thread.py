@@ -147,6 +147,21 @@ class WriterThread:
                 self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
 
+    def settle(self, seconds: float) -> None:
+        """Wait until all that was queued is written, at most so many seconds; raises nothing. They are counted."""
+        begun = time.monotonic()
+        written: list[bool] = []
+        bell = Bell()
+        self.queue.add(self._do_tell, (written, False, bell))
+        self._signal.ring()
+        while not written and self._error is None and self._thread.is_alive:
+            left = begun + seconds - time.monotonic()
+            if left <= 0:
+                break
+            bell.wait(min(left, INTERVAL_SECONDS))
+        with self._lock:
+            self._waited_seconds += time.monotonic() - begun
+
     def end(self, notes: list[Note]) -> None:
         """Let the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
         if not self._is_ending:

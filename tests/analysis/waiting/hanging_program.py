@@ -5,6 +5,7 @@ usage: hanging_program.py CASE DUMP, with RANK and WORLD_SIZE. Rank 3 does somet
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aten_dump import DumpConfig, DumpMode
 
@@ -34,6 +36,23 @@ def sleep() -> None:
 
 def reduce(numel: int = 4, **more: Any) -> None:
     dist.all_reduce(torch.ones(numel), **more)
+
+
+def ends(bad: bool, how: Callable[[], Any]) -> None:
+    """Have this rank end in its next collective, as soon as that has begun."""
+    if bad:
+        Within.ends = how
+
+
+class Within(TorchDispatchMode):
+    """Stands between the recorder and the kernels of collectives."""
+
+    ends: Callable[[], Any] | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if Within.ends is not None and func.namespace == "c10d":
+            Within.ends()
+        return func(*args, **(kwargs or {}))
 
 
 def all_send_first(bad: bool) -> None:
@@ -61,6 +80,21 @@ def left_at_once(bad: bool) -> None:
     if bad:
         os._exit(7)
     time.sleep(600)
+
+
+def left_within(bad: bool) -> None:
+    ends(bad, lambda: os._exit(7))
+    dist.all_reduce(torch.ones(4))
+
+
+def killed_within(bad: bool) -> None:
+    ends(bad, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    dist.all_reduce(torch.ones(4))
+
+
+def raised_within(bad: bool) -> None:
+    ends(bad, lambda: torch.ones(4).reshape(3))
+    dist.all_reduce(torch.ones(4))
 
 
 def keeps_the_lock(bad: bool) -> None:
@@ -166,7 +200,9 @@ def unrecorded(bad: bool) -> None:
 CASES: dict[str, Callable[[bool], None]] = {
     name: function
     for name, function in list(globals().items())
-    if callable(function) and getattr(function, "__module__", "") == __name__ and name not in ("sleep", "reduce")
+    if callable(function)
+    and getattr(function, "__module__", "") == __name__
+    and name not in ("sleep", "reduce", "ends", "Within")
 }
 
 
@@ -177,7 +213,10 @@ def main() -> None:
     for name in ("01", "12", "23", "02"):
         groups[name] = dist.new_group([int(number) for number in name])
     steps = "0" if CASE == "unrecorded" else "all"
-    with DumpMode(DumpConfig(path=OUT, data="structure", steps=steps)) as dump:
+    with (
+        Within() if CASE.endswith("_within") else contextlib.nullcontext(),
+        DumpMode(DumpConfig(path=OUT, data="structure", steps=steps)) as dump,
+    ):
         for step in range(3):
             if step == 1:
                 CASES[CASE](RANK == WORLD - 1)

@@ -1,7 +1,7 @@
 /** Lines over steps, drawn by uPlot. */
 
 import { formatNumber } from "../data/numbers.js";
-import { h } from "../frame/dom.js";
+import { h, replace } from "../frame/dom.js";
 import { themeColour } from "../frame/theme.js";
 
 /** @typedef {{name: string, numbers: (number | null)[], emphasis?: boolean}} Line */
@@ -78,8 +78,17 @@ function drawMarks(chart, steps, marked) {
  * @param {Line[]} lines
  */
 export function lineTable(steps, lines) {
-  return h("details", { class: "line-table" }, h("summary", {}, "Numbers"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers" }, h("table", { class: "facts-table" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "step"), lines.map(({ name }) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, steps.map((step, i) => h("tr", {}, h("th", { scope: "row" }, step), lines.map(({ numbers }) => h("td", { class: "number" }, formatNumber(numbers[i])))))))));
+  const holder = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers" });
+  // Ten thousand rows take seconds: they are made when somebody looks.
+  return h("details", { class: "line-table", ontoggle: () => holder.firstChild || replace(holder, numbersTable(steps, lines)) }, h("summary", {}, "Numbers"), holder);
+}
+
+/**
+ * @param {number[]} steps
+ * @param {Line[]} lines
+ */
+function numbersTable(steps, lines) {
+  return h("table", { class: "facts-table" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "step"), lines.map(({ name }) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, steps.map((step, i) => h("tr", {}, h("th", { scope: "row" }, step), lines.map(({ numbers }) => h("td", { class: "number" }, formatNumber(numbers[i])))))));
 }

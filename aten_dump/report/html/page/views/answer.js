@@ -12,6 +12,7 @@ import { readFacts, worthReading } from "./early_facts.js";
 
 const FIRST_SICK = 3; // steps and ranks whose NaN are told at once
 const MOST_ROWS = 16; // of a table that does not scroll
+const MOST_LISTED = 1000; // steps and ranks in a table
 const MOST_LACKING = 8; // steps and ranks that are not whole, which are told one by one
 
 /** @implements {View} */
@@ -109,7 +110,7 @@ export class AnswerView {
 
   steps() {
     const titles = ["step", "rank", "state", "calls", "values", "index", "tensors", "kept for backward"];
-    const rows = this.stepRanks.map((/** @type {any} */ one) => h("tr", {},
+    const rows = this.stepRanks.slice(0, MOST_LISTED).map((/** @type {any} */ one) => h("tr", {},
       h("td", { class: "number" }, one.step), h("td", { class: "number" }, one.rank),
       h("td", {}, stateOf(one), one.nonfinite?.first ? h("span", { class: "bad" }, ", NaN or Inf") : null, one.shown || isWritten(one) ? null : h("span", { class: "muted" }, ", not shown call by call")),
       h("td", { class: "number" }, one.calls.toLocaleString("en")), h("td", { class: "number" }, one.values.toLocaleString("en")),
@@ -117,7 +118,8 @@ export class AnswerView {
       h("td", { class: "number" }, one.saved_bytes === null ? "" : formatBytes(one.saved_bytes))));
     return h("section", { class: "card" }, h("h2", {}, "Steps and ranks"),
       rows.length ? h("div", { class: `scroll ${rows.length > MOST_ROWS ? "tall" : ""}`, tabindex: "0", role: "region", "aria-label": "Steps and ranks" },
-        h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)))
+        h("table", { class: "facts-table" }, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)),
+        this.stepRanks.length > rows.length ? h("p", { class: "muted" }, `and ${this.stepRanks.length - rows.length} more`) : null)
         : h("p", {}, "No step was recorded."));
   }
 
@@ -126,7 +128,11 @@ export class AnswerView {
     const found = new Map();
     for (const one of this.stepRanks) {
       const texts = [...one.missing, ...one.notes.map((/** @type {any} */ note) => note.message + (note.count > 1 ? ` (${note.count} times)` : ""))];
-      for (const text of texts) found.set(text, [...(found.get(text) ?? []), `step ${one.step} rank ${one.rank}`]);
+      for (const text of texts) {
+        const where = found.get(text) ?? [];
+        where.push(`step ${one.step} rank ${one.rank}`);
+        found.set(text, where);
+      }
     }
     return h("section", { class: "card" }, h("h2", {}, "What was not seen"),
       found.size ? h("ul", {}, [...found].map(([text, where]) => h("li", {}, text, h("span", { class: "muted" }, ` ${where[0]}${where.length > 1 ? ` and ${where.length - 1} more` : ""}`))))

@@ -147,8 +147,9 @@ export class StepsView {
   sickSteps(series, lines) {
     /** @type {Map<number, {what: string, one: any}>} */
     const found = new Map();
+    const firsts = this.byPlace((one) => one.nonfinite?.first ? [one.step] : []);
     series.steps.forEach((step, i) => {
-      const one = this.app.target.step_ranks.find((/** @type {any} */ other) => other.step === step && other.nonfinite?.first);
+      const one = firsts.get(`${step}`);
       const bad = lines.map(({ numbers }) => numbers[i]).filter((number) => number !== null && !Number.isFinite(number));
       const isNan = bad.some(Number.isNaN) || one?.nonfinite.first.slots.some((/** @type {any[]} */ [, , , nan]) => nan);
       if (one || bad.length) found.set(step, { what: isNan ? "NaN" : "Inf", one });
@@ -182,10 +183,26 @@ export class StepsView {
    * @returns {Line[]}
    */
   outlined(series, numberOf) {
+    const places = this.byPlace((one) => [one.step, one.rank]);
     return series.ranks.map((rank) => ({ name: `rank ${rank}`, numbers: series.steps.map((step) => {
-      const one = this.app.target.step_ranks.find((/** @type {any} */ other) => other.step === step && other.rank === rank);
+      const one = places.get(`${step},${rank}`);
       return one ? numberOf(one) : null;
     }) }));
+  }
+
+  /**
+   * Return the steps and ranks of the outline by a key, the first of equal ones.
+   * @param {(one: any) => number[]} keyOf none for one that is left out
+   * @returns {Map<string, any>}
+   */
+  byPlace(keyOf) {
+    /** @type {Map<string, any>} */
+    const found = new Map();
+    for (const one of this.app.target.step_ranks) {
+      const key = keyOf(one).join(",");
+      if (key && !found.has(key)) found.set(key, one);
+    }
+    return found;
   }
 
   /**
