@@ -28,6 +28,7 @@ from ...errors import FormatError, StoreError
 from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
+from ..threads.bell import Bell
 from .arena import Arena
 from .byte_budget import ByteBudget
 from .host_bytes import HostBytes
@@ -169,9 +170,13 @@ class Writer:
             self._thread.queue.add(self._steps.drop, None)
 
     def settle(self) -> None:
-        """Wait until what was passed on is written, at most SETTLE_SECONDS: a process that ends now loses nothing."""
+        """Wait until what was passed on is written, at most SETTLE_SECONDS: a process that ends then loses nothing.
+
+        Raises:
+            StoreError: it, or something before it, could not be written.
+        """
         if os.getpid() == self._pid:
-            self._thread.settle(SETTLE_SECONDS)
+            self._thread.flush(Bell(), SETTLE_SECONDS)
 
     def flush(self) -> None:
         """Wait until all that was said is on file; on the disk too, where the settings ask for that.

@@ -15,6 +15,7 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import warnings
@@ -125,9 +126,9 @@ class WriterThread:
             self._signal.ring()
         self._ended = now
 
-    def flush(self, bell: Bell | None = None) -> None:
+    def flush(self, bell: Bell | None = None, most_seconds: float = math.inf) -> None:
         """Wait until all that was queued is on file; with `bell`, which is then waited with, only until it is written.
-        The seconds of that are counted.
+        The seconds of that are counted. After `most_seconds` nobody waits any longer.
 
         Raises:
             StoreError: it could not be written; or the disk hangs.
@@ -139,28 +140,13 @@ class WriterThread:
         self.queue.add(self._do_tell, (written, bell is None, rung))
         self._signal.ring()
         with self.waiting() as look:
-            while not written and self._thread.is_alive:
+            while not written and self._thread.is_alive and time.perf_counter() - begun < most_seconds:
                 look()
                 rung.wait(INTERVAL_SECONDS)
         if bell is not None:
             with self._lock:
                 self._waited_seconds += time.perf_counter() - begun
         self.raise_error()
-
-    def settle(self, seconds: float) -> None:
-        """Wait until all that was queued is written, at most so many seconds; raises nothing. They are counted."""
-        begun = time.monotonic()
-        written: list[bool] = []
-        bell = Bell()
-        self.queue.add(self._do_tell, (written, False, bell))
-        self._signal.ring()
-        while not written and self._error is None and self._thread.is_alive:
-            left = begun + seconds - time.monotonic()
-            if left <= 0:
-                break
-            bell.wait(min(left, INTERVAL_SECONDS))
-        with self._lock:
-            self._waited_seconds += time.monotonic() - begun
 
     def end(self, notes: list[Note]) -> None:
         """Let the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
