@@ -67,8 +67,8 @@ class Sink(Protocol):
     def drop_step(self) -> None:
         """End a step in which nothing was recorded, and leave no trace of it where none is on file."""
 
-    def settle(self) -> None:
-        """Have what was passed on written before the program goes on, where the disk is not too slow for that."""
+    def settle(self, *, wait: bool) -> None:
+        """Start writing what was passed on; `wait` for it too, where the disk is not too slow for that."""
 
     def flush(self) -> None:
         """Wait until all that was said is on file."""

@@ -90,7 +90,7 @@ class MemorySink:
         """Complete the step."""
         self.end_step(0, 0, {})
 
-    def settle(self) -> None:
+    def settle(self, *, wait: bool) -> None:
         """Do nothing: there is no file."""
 
     def flush(self) -> None:

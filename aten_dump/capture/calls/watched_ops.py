@@ -80,10 +80,14 @@ class WatchedOp(PendingOp):
         if plan.collective:
             name_group(plan, self.args, args)
             if plan.name.op != WAIT_TENSOR and plan.name.op not in WRITES_RESULT:
-                self._tell_begun()
+                is_on_host = all(tensor.device.type == "cpu" for _, tensor in tensors_in((args, kwargs)))
+                self._tell_begun(wait=is_on_host)
 
-    def _tell_begun(self) -> None:
-        """Have on file that a collective begins: should it hang, or end the process, the dump says in which."""
+    def _tell_begun(self, *, wait: bool) -> None:
+        """Have on file that a collective begins: should it hang, or end the process, the dump says in which.
+
+        On a device it only begins to be written: the program runs ahead of the device, and is not to wait for it.
+        """
         entry, step = self.entry, self.ops.step
         if not entry.number:
             entry.number = step.interner.op(ATEN, entry.plan.name, entry.plan.arguments)
@@ -91,7 +95,7 @@ class WatchedOp(PendingOp):
         number, start_ns = self.thread.number, perf_counter_ns() - step.start_ns
         begun = (self.id, self.parent, entry.number, self.n, self.phase, number, start_ns, self.stack, self.module)
         step.emit(Open(OPEN, *begun, self.args, self.kwargs))
-        step.sink.settle()
+        step.sink.settle(wait=wait)
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None, duration_ns: int

@@ -178,9 +178,9 @@ class RingSink:
         """Complete the step: it leaves no file unless a window touches it."""
         self._end_step({}, is_dropped=True)
 
-    def settle(self) -> None:
+    def settle(self, *, wait: bool) -> None:
         """Have written what was passed on."""
-        self._sink.settle()
+        self._sink.settle(wait=wait)
 
     def flush(self) -> None:
         """Wait until what was passed on is on file."""

@@ -169,14 +169,21 @@ class Writer:
             self._open_step = None
             self._thread.queue.add(self._steps.drop, None)
 
-    def settle(self) -> None:
-        """Wait until what was passed on is written, at most SETTLE_SECONDS: a process that ends then loses nothing.
+    def settle(self, *, wait: bool) -> None:
+        """Start writing what was passed on.
+
+        Args:
+            wait: until it is written, at most SETTLE_SECONDS: a process that ends then loses nothing.
 
         Raises:
             StoreError: it, or something before it, could not be written.
         """
-        if os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return
+        if wait:
             self._thread.flush(Bell(), SETTLE_SECONDS)
+        else:
+            self._thread.signal()
 
     def flush(self) -> None:
         """Wait until all that was said is on file; on the disk too, where the settings ask for that.

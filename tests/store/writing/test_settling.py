@@ -21,7 +21,7 @@ for number in range(10):
         writer = Writer(Path(sys.argv[1]) / str(number), 0, WriterSettings(queue_bytes=64 << 20, shard_bytes=1 << 30))
         writer.begin_step(r.Header(r.HEADER, r.FORMAT_VERSION, 0, 0, 1, 0, 0, {}))
         writer.emit((r.NOTE, "begun", "a collective", 1))
-        writer.settle()
+        writer.settle(wait=True)
         os._exit(1)
     os.wait()
 """
