@@ -40,7 +40,7 @@ def read_in_turn(dump: Dump) -> Iterator[RankDump]:
 
 
 def once_for_alike(find: Callable[[RankDump], Found]) -> Callable[[RankDump], Found]:
-    """Have a function answer once for all steps that say the same: it reads nothing that `Pattern` leaves out."""
+    """Return a function that answers once for steps of one pattern: it reads nothing that `Pattern` leaves out."""
     known: WeakKeyDictionary[Pattern, Found] = WeakKeyDictionary()
 
     @wraps(find)

@@ -78,14 +78,14 @@ class Evaluated:
         return bool(self.odd[0] or self.odd[1] or self.near)
 
     def with_target(self, target: Evaluation, contents: Mapping[int, torch.Tensor]) -> Evaluated | None:
-        """Return what is found of another evaluation of the target.
+        """Return what is found of another evaluation of the target; None where that was not asked.
 
         Args:
             target: as it was evaluated from other contents, or with other values.
             contents: of the target's sources, by id, that were not taken as recorded.
         """
-        if self.ask is None:
-            return None
+        if self.ask is None or (self.parts is not None and any(self.parts.places)):
+            return None  # what lies in parts would have to be found anew
         baseline, shared = copy(self.sides[1]), Shared()
         pairs = (target, self.sides[0]), (baseline, self.sides[1])
         for side, known in pairs[::-1] if target.has_unseen else pairs:

@@ -20,14 +20,13 @@ from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..flow.argument_differences import argument_differences
 from ..flow.moving_ops import moves_elements
+from ..pairing.call_keys import ProgramPlace, place_of
 from ..signatures.signature import is_equal
 from ..sources.stand_ins import Sources
 from .other_layout import FORWARD
 from .state_names import StateNames
 
 _OF_ONE_PROGRAM: Final = 0.3  # of the lines that make calls on one side, which make the same on the other
-
-Place = tuple[str, str, str]
 
 
 class Candidates:
@@ -237,7 +236,7 @@ class Candidates:
         return {number for number in numbers if number is not None and number in self._sides[1 - side].holders}
 
     @cached_property
-    def lines(self) -> tuple[set[Place], set[Place]]:
+    def lines(self) -> tuple[set[ProgramPlace], set[ProgramPlace]]:
         """The places of both sides' calls; none if these are not of one program, or of two versions of it."""
         target, baseline = ({place_of(call) for call in side.flow.calls()} for side in self._sides)
         is_one = len(target & baseline) >= _OF_ONE_PROGRAM * min(len(target), len(baseline))
@@ -288,11 +287,6 @@ class Candidates:
 def are_asked_otherwise(target: Call, baseline: Call) -> bool:
     """Return True if two calls are given other arguments, and not dtypes alone."""
     return any(one.dtypes is None for one in argument_differences(target, baseline))
-
-
-def place_of(call: Call) -> Place:
-    """Return what two calls share that a program makes at the same place: op, phase and line."""
-    return call.op, call.phase, call.where
 
 
 def _makes_integers(call: Call) -> bool:

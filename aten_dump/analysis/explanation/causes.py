@@ -17,11 +17,12 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
+from ..pairing.call_keys import place_of
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
 from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
-from .candidates import Candidates, are_asked_otherwise, place_of
+from .candidates import Candidates, are_asked_otherwise
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence

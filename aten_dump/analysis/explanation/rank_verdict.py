@@ -97,10 +97,12 @@ class RankVerdict:
         repair = Repair(found.sides, found.steps, found.contents)
         causes = self._causes(found, repair)
         first = cause = (found.unmet and causes.of_order(found.unmet)) or causes.find(found.odd, found.near)
+        cones = tuple(set(cone.calls) for cone in causes.cones)
         innocent: list[Cause] = []
         while (again := self._without(found, causes, cause)) is not None:
             innocent.append(cause)
             if len(innocent) > _MOST_INNOCENT:
+                self._cones = cones
                 return first
             found, repair = again, repair.of(again.sides)
             causes = self._causes(found, repair)

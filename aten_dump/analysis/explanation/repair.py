@@ -28,8 +28,8 @@ from ...errors import ReplayError
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
+from ..pairing.call_keys import place_of
 from ..signatures.signature import distance, is_equal
-from .candidates import place_of
 from .other_layout import FORWARD
 
 _MOST_RUNS: Final = 24

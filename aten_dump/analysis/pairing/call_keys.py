@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ...dump import RankDump
+from ...dump import Call, RankDump
 from ...store import records
 from ...store.argument_trees import collect
 from ...store.index_reader import paused_gc
@@ -15,6 +15,14 @@ from .user_mapping import Mapping
 
 WRAPPERS: Final = ("module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_flat_param")
 _WRAPPER: Final = re.compile(rf"(?:^|(?<=\.))(?:{'|'.join(WRAPPERS)})(?:\.|$)")
+
+
+ProgramPlace = tuple[str, str, str]
+
+
+def place_of(call: Call) -> ProgramPlace:
+    """Return what two calls share that a program makes at the same place: op, phase and line."""
+    return call.op, call.phase, call.where
 
 
 def normal_module(fqn: str) -> str:

@@ -17,10 +17,11 @@ from typing import Final
 
 import torch
 
-from ...dump import Call, Value
+from ...dump import Value
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
+from ..pairing.call_keys import ProgramPlace, place_of
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 from .relaid import Relaid, RelaidValues
 
@@ -45,14 +46,14 @@ def may_be_in_parts(
 
 def are_of_other_shapes(sides: Sides) -> bool:
     """Return True if both sides make values of other shapes at one line, or an op's first ones that have no like."""
-    made: list[dict[tuple[str, str, str], set[tuple[int, ...]]]] = []
+    made: list[dict[ProgramPlace, set[tuple[int, ...]]]] = []
     first: list[dict[str, tuple[int, ...]]] = []
     for side, other in zip(sides, sides[::-1], strict=True):
         made.append(defaultdict(set))
         first.append({})
         for call in side.flow.calls():
             for _, value in side.flow.results(call)[:1]:
-                made[-1][call.op, call.phase, call.where].add(tuple(value.shape))
+                made[-1][place_of(call)].add(tuple(value.shape))
                 if side.numbers.get(value.id) not in other.holders:
                     first[-1].setdefault(call.op, tuple(value.shape))
     return any(made[0][place] != made[1][place] for place in made[0].keys() & made[1].keys()) or any(
@@ -197,10 +198,10 @@ class PartsFound:
         This is for the cause alone: what lies in the whole beside the part was not compared, and may lead to an end
         that differs. Where a place is met more often on one side, that side makes several parts: one is not enough.
         """
-        counts = [Counter(_place_of(call) for call in side.flow.calls()) for side in self._sides]
+        counts = [Counter(place_of(call) for call in side.flow.calls()) for side in self._sides]
         for pair in pairs:
             calls = pair.target, pair.baseline
-            if counts[0][_place_of(calls[0])] != counts[1][_place_of(calls[1])]:
+            if counts[0][place_of(calls[0])] != counts[1][place_of(calls[1])]:
                 continue
             made = [dict(call.result_values()) for call in calls]
             for slot in made[0].keys() & made[1].keys():
@@ -320,10 +321,6 @@ class PartsFound:
             f"the {names[0]} does a part of the {names[1]}'s work: its {end.name} {list(value.shape)} is "
             f"{found[0][1]}{more}"
         )
-
-
-def _place_of(call: Call) -> tuple[str, str, str]:
-    return call.op, call.phase, call.where
 
 
 def covers(blocks: Sequence[Block]) -> bool:

@@ -84,7 +84,7 @@ class WatchedOp(PendingOp):
                 self._tell_begun(wait=is_on_host)
 
     def _tell_begun(self, *, wait: bool) -> None:
-        """Have on file that a collective begins: should it hang, or end the process, the dump says in which.
+        """Write that a collective begins: should it hang, or end the process, the dump says in which.
 
         On a device it only begins to be written: the program runs ahead of the device, and is not to wait for it.
         """

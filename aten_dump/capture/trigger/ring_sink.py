@@ -179,7 +179,7 @@ class RingSink:
         self._end_step({}, is_dropped=True)
 
     def settle(self, *, wait: bool) -> None:
-        """Have written what was passed on."""
+        """Start writing what was passed on; `wait` for it too."""
         self._sink.settle(wait=wait)
 
     def flush(self) -> None:
