@@ -348,7 +348,7 @@ class Ends:
                 yield End("gradient", f"gradient of {name}", value, theirs[name])
         if ours and theirs and ours.keys() & theirs.keys():
             for side, gradients, others in ((0, ours, theirs), (1, theirs, ours)):
-                for name in gradients.keys() - others.keys():
+                for name in (one for one in gradients if one not in others):
                     self._lacks(side, name, gradients[name])
 
     def _renamed(self, name: str) -> str:

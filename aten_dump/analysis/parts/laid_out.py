@@ -159,10 +159,10 @@ class LaidOut:
 def _alike(made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]) -> Iterator[tuple[int, _Made, list[_Made]]]:
     """Yield what the target makes, and what the baseline makes at the same place: in a module or at a line, the nth."""
     places: tuple[Callable[[_Made], Hashable], ...] = (lambda one: one.call.module, lambda one: one.call.where)
-    for slot in made[0].keys() & made[1].keys():
+    for slot in (one for one in made[0] if one in made[1]):
         for place in places:
             ours, theirs = _by(made[0][slot], place), _by(made[1][slot], place)
-            for where in ours.keys() & theirs.keys():
+            for where in (one for one in ours if one in theirs):
                 if len(ours[where]) == len(theirs[where]):
                     yield from ((0, one, [other]) for one, other in zip(ours[where], theirs[where], strict=True))
 
@@ -171,7 +171,7 @@ def _in_rounds(
     side: int, made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]
 ) -> Iterator[tuple[int, _Made, list[_Made]]]:
     """Yield what a side makes, with what the other side makes of the same op at one line, once in each round."""
-    for slot in made[0].keys() & made[1].keys():
+    for slot in (one for one in made[0] if one in made[1]):
         wholes: dict[tuple[str, int], list[list[_Made]]] = defaultdict(list)  # by module and number in a round
         for (module, _), ones in _by_line(made[side][slot]).items():
             wholes[module, len(ones)].append(ones)

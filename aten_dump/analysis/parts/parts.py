@@ -204,7 +204,7 @@ class PartsFound:
             if counts[0][place_of(calls[0])] != counts[1][place_of(calls[1])]:
                 continue
             made = [dict(call.result_values()) for call in calls]
-            for slot in made[0].keys() & made[1].keys():
+            for slot in (one for one in made[0] if one in made[1]):
                 for side in (0, 1):
                     part, whole = made[side][slot], made[1 - side][slot]
                     if any(id == whole.id for id, _ in self.places[side].get(part.id, ())):

@@ -74,7 +74,7 @@ class Replays:
             if isinstance(found, str):
                 return found
             sides.append(found)
-        return {slot: OwnError(sides[0][slot], sides[1][slot]) for slot in sides[0].keys() & sides[1].keys()}
+        return {slot: OwnError(sides[0][slot], sides[1][slot]) for slot in sides[0] if slot in sides[1]}
 
     def errors(self, call: Call) -> dict[str, LocalError] | str:
         """Return the distance of each result from the replayed one, or why there is none."""

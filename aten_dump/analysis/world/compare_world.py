@@ -102,9 +102,9 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     shares = Shares(sides, shared.numbering)
     if not matched.differs or not (before is None or before.agreed):  # what follows from a step that differs differs
         return carried, matched, WorldFound()
-    shares.find(({}, carried.stand_ins))
+    shares.find(({}, carried.stand_ins), matched.odd)
     foreign = foreign_sources(sides, carried.stand_ins, matched.odd)
-    return carried, matched, WorldFound(shares.terms, tuple(foreign))
+    return carried, matched, WorldFound(shares.terms, shares.sums, tuple(foreign))
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:

@@ -91,10 +91,10 @@ class Matching:
     def _named(self, kind: str) -> None:
         ours, theirs = (side.groups(kind) for side in self._sides)
         for groups, against in ((ours, self._sides[1]), (theirs, self._sides[0])) if kind == "gradient" else ():
-            for name in groups.keys() & against.means:
+            for name in [name for name in groups if name in against.means]:
                 self._found.means.append(name)
                 del groups[name]
-        for name in ours.keys() & theirs.keys():
+        for name in [name for name in ours if name in theirs]:
             one, other = ours.pop(name), theirs.pop(name)
             found = match(one, other, (known.ways for known in self._found.left))
             if found is None:

@@ -18,6 +18,7 @@ from typing import Final
 from torch import Tensor
 
 from ...dump import Value
+from ..ends.ends import End, number_of
 from ..evaluation.evaluation import Evaluation, Shared
 from ..parts.blocks import Block, Blocks, Rows, can_be_block
 from ..parts.parts import covers
@@ -25,6 +26,7 @@ from ..signatures.numbering import Numbering
 from ..signatures.signature import sign
 from .side import Side
 
+Odd = tuple[Sequence[End], Sequence[End]]
 _Beside = tuple[int, tuple[int, ...]]
 _WITH_BIAS: Final = ("aten::addmm", "aten::baddbmm")  # their first input is added to the product of the others
 _MOST_SLICES: Final = 256
@@ -53,10 +55,16 @@ class Shares:
         counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
         counts |= {one // other for one in counts for other in counts if one % other == 0}
         self.terms: tuple[set[int], set[int]] = (set(), set())  # numbers of what must be added up over ranks
+        self.sums: tuple[set[int], set[int]] = (set(), set())  # numbers of ends that the other side has the mean of
         self._scales = sorted({1.0, *map(float, counts), *(1.0 / count for count in counts)}, key=lambda s: abs(s - 1))
 
-    def find(self, stand_ins: tuple[Mapping[int, Tensor], Mapping[int, Tensor]]) -> None:
-        """Evaluate both sides once more, and let both have the numbers of what was found."""
+    def find(self, stand_ins: tuple[Mapping[int, Tensor], Mapping[int, Tensor]], odd: Odd) -> None:
+        """Evaluate both sides once more, and let both have the numbers of what was found.
+
+        Args:
+            stand_ins: contents of each side's sources, by id, that are not taken as recorded.
+            odd: ends that differ: the sum of what must become a mean is none, where it is left.
+        """
         shared = Shared()
         for side, contents in enumerate(stand_ins):
             again = Evaluation(self._sides[side].step, shared, contents, leads=side == 0)
@@ -64,7 +72,7 @@ class Shares:
             again.run()
         for side in (0, 1):
             self._find_zeros(side)
-            self._find_terms(side)
+            self._find_terms(side, {number_of(self._sides[side].evaluation, end.value) for end in odd[side]})
         self._find_blocks()
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -139,20 +147,26 @@ class Shares:
             if signature is not None and not signature.norm and not signature.nonfinite:
                 self._let_have(1 - side, evaluation.numbers.get(id))
 
-    def _find_terms(self, side: int) -> None:
+    def _find_terms(self, side: int, wrong: Container[int | None]) -> None:
         """Find what is a term of a sum, or of a mean, that the other side has; of a mean the sum is a multiple."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
             numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
             if len(terms.values) < len(rank.ranks) or len(numbers) == 1:  # replicas are no terms
                 continue
-            found = (self._numbering.find(sign(terms.total * scale)) for scale in self._scales)
-            if any(number is not None and number in other.holders for number in found):
-                self._let_have(1 - side, self._numbering.find(sign(terms.total)))
-                for id in terms.values:
-                    for own in self._numbers(side, rank.value_by_id(id)):
-                        self._let_have(1 - side, own)
-                        self.terms[side].add(own)
+            found = ((scale, self._numbering.find(sign(terms.total * scale))) for scale in self._scales)
+            scale = next((scale for scale, number in found if number is not None and number in other.holders), None)
+            if scale is None:
+                continue
+            total = self._numbering.find(sign(terms.total))
+            if total is None or total not in wrong:
+                self._let_have(1 - side, total)
+            elif scale < 1:
+                self.sums[side].add(total)
+            for id in terms.values:
+                for own in self._numbers(side, rank.value_by_id(id)):
+                    self._let_have(1 - side, own)
+                    self.terms[side].add(own)
 
     def _find_blocks(self) -> None:
         covered: tuple[dict[tuple[int, float], list[Block]], ...] = (defaultdict(list), defaultdict(list))

@@ -46,10 +46,12 @@ class WorldFound:
 
     Attributes:
         terms: numbers of what each side must add up over ranks.
+        sums: numbers of gradients that are such a sum, of which the other side has the mean.
         foreign: sources of some ranks that are not what the other side has there.
     """
 
     terms: tuple[Container[int], Container[int]] = ((), ())
+    sums: tuple[Container[int], Container[int]] = ((), ())
     foreign: Sequence[Foreign] = ()
 
 
@@ -60,6 +62,7 @@ class WorldCauses(Causes):
         """Prepare to look."""
         super().__init__(found.sides, found.sources, found.ends, pairs)
         self._terms = more.terms
+        self._sums = more.sums
         self._foreign = more.foreign
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
@@ -71,8 +74,12 @@ class WorldCauses(Causes):
         for side in (0, 1):
             for end in odd[side]:
                 number = number_of(self._sides[side], end.value)
-                if end.kind == "gradient" and number is not None and number in self._terms[side]:
+                if end.kind != "gradient" or number is None:
+                    continue
+                if number in self._terms[side]:
                     return self._unreduced(side, end)
+                if number in self._sums[side] and (cause := self._undivided(side, end)) is not None:
+                    return cause
         return super().find(odd, near)
 
     def _reading(self, foreign: Foreign) -> Cause | None:
@@ -114,6 +121,15 @@ class WorldCauses(Causes):
         name = end.name.removesuffix(AS_LEFT)
         text = f"{name} is this rank's own gradient, a term of the sum over ranks, which nothing has reduced"
         return self._on_a_side(side, Cause("gradient", named, None, text))
+
+    def _undivided(self, side: int, end: End) -> Cause | None:
+        """Return the cause where ranks add up their gradients, and the other side has the mean."""
+        writer = self._sides[side].flow.writer(end.value)
+        if writer is None:
+            return None
+        name = end.name.removesuffix(AS_LEFT)
+        text = f"{name} is the sum over ranks, {'the baseline has' if side == 0 else 'the target has'} the mean"
+        return self._on_a_side(side, Cause("gradient", writer[0], None, text))
 
     def _takes(self, side: int, call: Call, value: Value) -> bool:
         flow = self._sides[side].flow
