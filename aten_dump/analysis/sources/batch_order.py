@@ -105,7 +105,7 @@ def _fits(ours: Value, theirs: Value, order: Sequence[int]) -> bool:
     if ours.shape != theirs.shape:
         return False
     try:
-        one, other = ours.tensor().double(), theirs.tensor().double()
+        one, other = (value.tensor().double().nan_to_num(0.0, 0.0, 0.0) for value in (ours, theirs))  # NaN says nothing
     except UNREADABLE:
         return True
     allowed = math.sqrt(torch.finfo(ours.dtype).eps) * float(other.norm())

@@ -36,7 +36,7 @@ from .joined_rank import JoinedRank, origin_of
 from .matching import Matched, Matching
 from .shares import Shares
 from .side import Side
-from .world_causes import WorldCauses, WorldFound, foreign_sources
+from .world_causes import WorldCauses, WorldFound, foreign_source
 
 Sides = tuple[Side, Side]
 
@@ -103,8 +103,8 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
     if not matched.differs or not (before is None or before.agreed):  # what follows from a step that differs differs
         return carried, matched, WorldFound()
     shares.find(({}, carried.stand_ins), matched.odd)
-    foreign = foreign_sources(sides, carried.stand_ins, matched.odd)
-    return carried, matched, WorldFound(shares.terms, shares.sums, tuple(foreign))
+    foreign = foreign_source(sides, carried.stand_ins, matched.odd)
+    return carried, matched, WorldFound(shares.terms, shares.sums, foreign)
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:

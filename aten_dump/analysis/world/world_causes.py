@@ -47,12 +47,12 @@ class WorldFound:
     Attributes:
         terms: numbers of what each side must add up over ranks.
         sums: numbers of gradients that are such a sum, of which the other side has the mean.
-        foreign: sources of some ranks that are not what the other side has there.
+        foreign: a source of some ranks that is not what the other side has there.
     """
 
     terms: tuple[Container[int], Container[int]] = ((), ())
     sums: tuple[Container[int], Container[int]] = ((), ())
-    foreign: Sequence[Foreign] = ()
+    foreign: Foreign | None = None
 
 
 class WorldCauses(Causes):
@@ -66,9 +66,8 @@ class WorldCauses(Causes):
         self._foreign = more.foreign
 
     def find(self, odd: tuple[Sequence[End], Sequence[End]], near: Sequence[NearCall] = ()) -> Cause:
-        for foreign in self._foreign:
-            if (cause := self._reading(foreign)) is not None:
-                return cause
+        if self._foreign is not None and (cause := self._reading(self._foreign)) is not None:
+            return cause
         if not any(end.kind in FORWARD for end in (*odd[0], *odd[1])) and (cause := self._beside_a_peer(odd)):
             return cause
         for side in (0, 1):
@@ -277,10 +276,10 @@ class Foreign:
     twin: int | None  # the rank that holds the same as its own part
 
 
-def foreign_sources(
+def foreign_source(
     sides: tuple[Side, Side], contents: Mapping[int, Tensor], odd: tuple[Sequence[End], Sequence[End]]
-) -> Iterator[Foreign]:
-    """Yield the first source that some ends depend on, and that only some ranks hold as the other side does.
+) -> Foreign | None:
+    """Return the first source that some ends depend on, and that only some ranks hold as the other side does.
 
     Args:
         sides: evaluated.
@@ -298,8 +297,8 @@ def foreign_sources(
             _take(one, contents if is_baseline else {})
         for foreign in (one for group in groups for one in _odd_ones(side, group, others)):
             if sides[side].depends_on(foreign.value, foreign.contents, contents if side else {}, odd[side]):
-                yield foreign
-                return  # one is named
+                return foreign
+    return None
 
 
 def _take(groups: Sequence[Group], contents: Mapping[int, Tensor]) -> None:
