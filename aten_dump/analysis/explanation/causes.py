@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -216,8 +216,8 @@ class Causes:
             ours, theirs = dict(flows[0].reads(target)), dict(flows[1].reads(baseline))
             pairs = [(ours[slot], theirs[slot]) for slot in (cause.slot,) if slot in ours and slot in theirs]
             pairs = [pair for pair in pairs if all(flow.maker(v) is None for flow, v in zip(flows, pair, strict=True))]
-        elif flows[0].is_view(target) or flows[1].is_view(baseline):
-            return []  # it shows memory that others read too
+        elif flows[0].is_view(target) or flows[1].is_view(baseline) or _have_other_backwards(target, baseline):
+            return []  # it shows memory that others read too, or more than its result is another
         else:
             theirs = dict(flows[1].results(baseline))
             pairs = [(value, theirs[slot]) for slot, value in flows[0].results(target) if slot in theirs]
@@ -485,40 +485,51 @@ class Causes:
 
     def _shaped(self, first: Call, other: Call) -> Cause | None:
         """Return the view that gives the same elements another shape, if two calls read them in other shapes."""
-        theirs = dict(self._sides[1].flow.reads(other))
-        for slot, value in self._sides[0].flow.reads(first):
-            if slot not in theirs or theirs[slot].shape == value.shape:
-                continue
-            if self._is_part(value, theirs[slot]):
-                continue
-            shapes = list(value.shape), list(theirs[slot].shape)
-            text = f"{{}} is given the same elements in shape {shapes[0]}, in the baseline {shapes[1]}"
-            for side, one in ((0, value), (1, theirs[slot])):
-                flow = self._sides[side].flow
-                maker = flow.maker(one)
-                if maker is not None and flow.is_view(maker):
-                    return _at("rewired", side, maker, text.format(first.name))
-            return Cause("rewired", first, other, text.format("it"), "", slot)
-        return None
+        while (found := self._reading_apart(first, other, _is_shaped_otherwise)) is not None:
+            slot, value, theirs = found
+            makers = self._alike_makers(value, theirs)
+            if makers is None or self._reading_apart(*makers, _is_shaped_otherwise) is None:
+                break
+            first, other = makers
+        if found is None:
+            return None
+        text = f"{{}} is given the same elements in shape {list(value.shape)}, in the baseline {list(theirs.shape)}"
+        for side, one in ((0, value), (1, theirs)):
+            flow = self._sides[side].flow
+            maker = flow.maker(one)
+            if maker is not None and flow.is_view(maker):
+                return _at("rewired", side, maker, text.format(first.name))
+        return Cause("rewired", first, other, text.format("it"), "", slot)
 
     def _in_other_dtype(self, first: Call, other: Call) -> Cause | None:
         """Return where two calls that compute in other dtypes got these from."""
         if _result_dtypes(first) == _result_dtypes(other):
             return None
-        while (behind := self._makers_in_other_dtypes(first, other)) is not None:
-            first, other = behind
+        while (found := self._reading_apart(first, other, _is_of_other_dtype)) is not None:
+            makers = self._alike_makers(*found[1:])
+            if makers is None:
+                break
+            first, other = makers
         told = [str(one) for one in argument_differences(first, other) if one.dtypes is not None]
         text = f"other arguments: {told[0]}" if told else "it computes in another dtype than the baseline"
         return Cause("argument" if told else "op", first, other, text, self._same_inputs(first, other))
 
-    def _makers_in_other_dtypes(self, first: Call, other: Call) -> tuple[Call, Call] | None:
+    def _reading_apart(
+        self, first: Call, other: Call, is_apart: Callable[[Value, Value], bool]
+    ) -> tuple[str, Value, Value] | None:
+        """Return the first slot in which what two calls read is apart in some way and no part of one another."""
         theirs = dict(self._sides[1].flow.reads(other))
         for slot, value in self._sides[0].flow.reads(first):
-            if slot in theirs and theirs[slot].dtype != value.dtype:
-                makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
-                if makers[0] is not None and makers[1] is not None and makers[0].op == makers[1].op:
-                    return makers  # type: ignore[return-value]
+            if slot in theirs and is_apart(value, theirs[slot]) and not self._is_part(value, theirs[slot]):
+                return slot, value, theirs[slot]
         return None
+
+    def _alike_makers(self, value: Value, theirs: Value) -> tuple[Call, Call] | None:
+        """Return the calls that made two values, if they are of one op."""
+        makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs)
+        if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
+            return None
+        return makers[0], makers[1]
 
     def _made_otherwise(self, first: Call, other: Call) -> tuple[Call, Call] | None:
         """Return the calls that made what two calls read, if they were given other arguments.
@@ -573,20 +584,27 @@ class Causes:
                         yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
 
     def _made_alike(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
-        """Return the calls that made what two calls read in a slot, if they stand at one place and take sources.
+        """Return the calls behind what two calls read in a slot that take sources which the baseline does not have.
 
-        Rows that lie elsewhere are known to both sides: where they meet others that do not, what they begin with is.
+        Rows that lie elsewhere are known to both sides: where they meet others that do not, what they begin with is the
+        cause, if both sides make them by calls at the same places.
         """
-        values = dict(self._sides[0].flow.reads(first)).get(slot), dict(self._sides[1].flow.reads(other)).get(slot)
-        if values[0] is None or values[1] is None:
-            return None
-        makers = self._sides[0].flow.maker(values[0]), self._sides[1].flow.maker(values[1])
-        known = None if makers[0] is None else self._pairs[0].get(makers[0].id)
-        if known is None or makers[1] is not known.baseline:
-            return None
-        read = (value for _, value in self._sides[0].flow.reads(known.target))
-        is_odd = any(self._candidates.is_odd_source(0, value) for value in read)
-        return (known.target, known.baseline) if is_odd else None
+        waiting = [(dict(self._sides[0].flow.reads(first)).get(slot), dict(self._sides[1].flow.reads(other)).get(slot))]
+        seen: set[int] = set()
+        while waiting:
+            value, theirs = waiting.pop()
+            makers = [None if v is None else s.flow.maker(v) for s, v in zip(self._sides, (value, theirs), strict=True)]
+            known = None if makers[0] is None else self._pairs[0].get(makers[0].id)
+            if known is None or makers[1] is not known.baseline or known.target.id in seen:
+                continue
+            seen.add(known.target.id)
+            read = dict(self._sides[0].flow.reads(known.target))
+            if any(self._candidates.is_odd_source(0, value) for value in read.values()):
+                return known.target, known.baseline
+            there = dict(self._sides[1].flow.reads(known.baseline))
+            numbers = {slot: self._sides[0].number_of(value) for slot, value in read.items() if slot in there}
+            waiting += [(read[s], there[s]) for s, n in numbers.items() if n != self._sides[1].number_of(there[s])]
+        return None
 
     def _named_on_both(self, value: Value) -> str:
         """Return who made a value of the target, and who made the same on the baseline, if that has another name."""
@@ -656,6 +674,20 @@ def _reaches_backward(cones: tuple[Cone, Cone]) -> bool:
 def _at(kind: FindingKind, side: int, call: Call, text: str) -> Cause:
     """Return a cause at a call of one side."""
     return Cause(kind, None if side else call, call if side else None, text)
+
+
+def _have_other_backwards(target: Call, baseline: Call) -> bool:
+    """Return True if the backwards of two calls do not do the same, as those of other powers do not."""
+    ours, theirs = ([one for one in call.backward if one.kind == "aten"] for call in (target, baseline))
+    return len(ours) != len(theirs) or any(are_asked_otherwise(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def _is_shaped_otherwise(one: Value, other: Value) -> bool:
+    return one.shape != other.shape
+
+
+def _is_of_other_dtype(one: Value, other: Value) -> bool:
+    return one.dtype != other.dtype
 
 
 def _result_dtypes(call: Call) -> list[str]:
