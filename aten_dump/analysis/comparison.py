@@ -328,7 +328,7 @@ def cause_sentences(finding: Finding, evidence: RankEvidence) -> Iterator[str]:
     yield f"First cause: {place.call}{partner}, {what} {row.slot}: {finding.text}."
     if finding.inputs:
         yield f"{finding.inputs[0].upper()}{finding.inputs[1:]}."
-    if row.closeness is not None or finding.kind != "nonfinite":
+    if row.closeness is not None or (row.target and row.baseline and finding.kind != "nonfinite"):
         yield numbers(row)
     yield from (f"{fact}." for fact in finding.facts)
     where = [f"op {place.op}", f"phase {place.phase}"]
