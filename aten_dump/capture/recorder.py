@@ -81,6 +81,7 @@ class StepRecorder:
 
     def _record_gradients(self, leaves: dict[int, int]) -> None:
         """Record the gradients of parameters that a backward pass has accumulated into, by the calls that did."""
+        self._paths.look_for(leaves)
         found = [(named, call) for leaf, call in leaves.items() if (named := self._paths.parameter(leaf)) is not None]
         found += [(named, 0) for named in self._paths.sharded() if id(named[1]) not in leaves]
         gradients = [(name, gradient, call) for (name, p), call in found if (gradient := p.grad) is not None]

@@ -205,10 +205,18 @@ def _held(value: Value) -> Value:
 
 
 def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
-    """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters."""
+    """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters.
+
+    A leaf that was written since, as by an optimizer, has gradients after it: as of a parameter, the last ones count.
+    """
     named = {record.call for record in flow.rank.tables.gradients}
+    leaves = {number: found.leaf for number, found in leaf_gradients(flow).items()}
+    last: dict[object, int] = {}
+    for leaf in leaves.values():
+        last[leaf.record.place] = max(leaf.version, last.get(leaf.record.place, 0))
     for call in accumulations(flow):
-        if call.id not in named:
+        known = leaves.get(call.id)
+        if call.id not in named and (known is None or known.version == last[known.record.place]):
             yield from ((f"{call.name}.{slot}", value) for slot, value in call.input_values())
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.flat_memory import has_parts
 from ..flow.left_memory import is_of_model
@@ -29,6 +30,7 @@ class LeftEnds:
     Attributes:
         odd: the ends of each side that the other side does not have.
         unknown: names of those of which nobody knows whether the other side keeps them.
+        notes: what one side alone counts, in sentences.
     """
 
     def __init__(self, ends: tuple[Sequence[End], Sequence[End]], sides: Sides, before: Before | None) -> None:
@@ -36,6 +38,7 @@ class LeftEnds:
         self._kept = Kept(0, sides[0], before), Kept(1, sides[1], before)
         self.odd: tuple[list[End], list[End]] = ([], [])
         self.unknown: list[str] = []
+        self.notes: list[str] = []
         groups: dict[int | None, tuple[list[End], list[End]]] = {}
         left = [[end for end in of_side if end.kind == "left"] for of_side in ends]
         for side in (0, 1):
@@ -93,11 +96,25 @@ class LeftEnds:
         if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
             return False
         writer = self._sides[1 - side].flow.writer(end.value)
-        if writer is None or is_of_model(writer[0]):  # a module's buffer is one on both sides
+        if writer is None:
             return False
+        if is_of_model(writer[0]):  # a module's buffer is one on both sides
+            return self._is_not_counted_with(1 - side, end, writer[0])
         evaluation, began = self._sides[side], self._sides[1 - side].began(end.buffer)
         numbers = (evaluation.numbers.get(v.id) for v in evaluation.sources.values() if v.dtype == end.buffer.dtype)
         return began not in numbers
+
+    def _is_not_counted_with(self, side: int, end: End, writer: Call) -> bool:
+        """Return True if a side counts in a module's buffer, and nothing it records reads that; note it."""
+        flow, name = self._sides[side].flow, ("target", "baseline")[side]
+        storage = end.value.storage
+        reading = [call for call in flow.calls() if any(value.storage == storage for _, value in flow.reads(call))]
+        if any(call.id != writer.id for call in reading):
+            return False
+        self.notes.append(
+            f"the {name} alone counts in a buffer of {writer.module} ({writer.name}), which nothing reads"
+        )
+        return True
 
     def _is_written(self, side: int, end: End) -> bool:
         """Return True if a side writes, within larger memory, to some that began as the other's did."""
@@ -128,8 +145,17 @@ class LeftEnds:
         if end.buffer is None or (twin is not None and twin.number == end.number):
             return end.buffer is not None  # as good as equal, and changed otherwise: an update may be tiny
         began = evaluation.began(end.buffer)
-        held = next((value for value in other.sources.values() if other.numbers.get(value.id) == began), None)
+        began_so = (value for value in other.sources.values() if other.numbers.get(value.id) == began)
+        held = next((value for value in began_so if self._may_be(side, value, end)), None)
         kept = self._kept[1 - side].keeps(end.number, evaluation.left_as(end.buffer), held)
         if kept is None and held is not None:
             self.unknown.append(f"left behind ({end.name})")
         return kept is False
+
+    def _may_be(self, side: int, value: Value, end: End) -> bool:
+        """Return False of a number that began as one that a module counts in did, and that no such module reads."""
+        writer = self._sides[side].flow.writer(end.value)
+        module = writer[0].module if writer is not None and value.numel == 1 else ""
+        flow = self._sides[1 - side].flow
+        readers = (call for call in flow.calls() if module and call.module == module)
+        return not module or any(one.storage == value.storage for call in readers for _, one in flow.reads(call))

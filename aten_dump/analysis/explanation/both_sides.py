@@ -16,6 +16,7 @@ from typing import Final
 import torch
 
 from ...dump import RankDump
+from ...store.op_names import read_op_name
 from ..cone.cone import cone_of
 from ..ends.ends import (
     AS_LEFT,
@@ -47,6 +48,8 @@ _CHOSEN: Final[Mapping[Chooser, str]] = {
     "float64": "near ties: rounding decides some choices; both sides are compared with what float64 chooses",
     "baseline": "near ties: rounding decides some choices; both sides are compared with what the baseline chose",
 }
+_SCALES: Final = frozenset({"mul", "mul_", "div", "div_"})
+_MOST_FACTORS: Final = 4
 
 
 @dataclass(slots=True)
@@ -281,9 +284,9 @@ def _with_ends(
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
     lost = unmatched(*ends, sides)
     in_memory, others = LeftEnds(ends, sides, before), without_means(lost, ends, sides)
-    notes = _of_means(lost, others)
+    notes = (*_of_means(lost, others), *in_memory.notes)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
-    if _is_split_loss(odd, ends):
+    if _is_divided_later(odd, ends, sides):
         odd, notes = (
             ([], []),
             (*notes, "the losses do not add up to the same, and the gradients that come of them are the same"),
@@ -325,15 +328,37 @@ def _behind_unseen(odd: tuple[list[End], list[End]], sides: tuple[Evaluation, Ev
     return [*dict.fromkeys(f"{end.name}, as autograd was compiled in the {blind[0]}" for end in ends)]
 
 
-def _is_split_loss(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:
-    """Return True if nothing but losses differs, of which one side has more: it may average what comes of them."""
+def _is_divided_later(
+    odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]
+) -> bool:
+    """Return True if nothing but losses differs, and a side may divide what comes of them.
+
+    It has more losses, or multiples of the other side's.
+    """
     losses = [sum(end.kind == "loss" for end in some) for some in ends]
     is_trained = all(
         any(end.kind == "gradient" or (end.kind == "left" and end.is_changed) for end in some) for some in ends
     )
-    return (
-        any(odd) and losses[0] != losses[1] and is_trained and all(end.kind == "loss" for some in odd for end in some)
+    if not any(odd) or not is_trained or any(end.kind != "loss" for some in odd for end in some):
+        return False
+    return losses[0] != losses[1] or (
+        len(odd[0]) == len(odd[1])
+        and all(_is_multiple(sides, *pair) or _is_multiple(sides[::-1], *pair[::-1]) for pair in zip(*odd, strict=True))
     )
+
+
+def _is_multiple(sides: tuple[Evaluation, Evaluation], end: End, other: End) -> bool:
+    """Return True if a side makes its end of what the other side's end is, by numbers that multiply or divide it."""
+    value, flow = end.value, sides[0].flow
+    for _ in range(_MOST_FACTORS):
+        maker = flow.maker(value)
+        read = [] if maker is None else flow.reads(maker)
+        if maker is None or not read or not (flow.is_view(maker) or read_op_name(maker.op).name in _SCALES):
+            return False
+        if any(sides[0].numbers.get(one.id) == other.number for _, one in read):
+            return True
+        value = read[0][1]
+    return False
 
 
 def _is_scaled_back(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:

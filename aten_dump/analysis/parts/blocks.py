@@ -41,12 +41,14 @@ class Block:
     length: int
     size: int  # of the larger one, in that dimension
     within: Block | None = None  # the larger one is a block itself, of a tensor that is larger still
+    is_turned: bool = False  # the tensor lies there with its last two dimensions in each other's place
 
     def __str__(self) -> str:
         """Return where it lies, in words."""
         last = self.start + self.length - 1
         where = f"index {self.start}" if self.length == 1 else f"indices {self.start} to {last}"
         more = "" if self.within is None else f", in {self.within}"
+        more += ", transposed" if self.is_turned else ""
         return f"{where} of {self.size} along dimension {self.dim}{more}"
 
     def start_along(self, dim: int) -> int:
@@ -56,11 +58,12 @@ class Block:
 
     def take(self, whole: torch.Tensor) -> torch.Tensor:
         """Return the block of a tensor."""
-        return self.of(whole)
+        found = self.of(whole)
+        return found.transpose(-1, -2) if self.is_turned else found
 
     def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """Write a tensor to the block of another one."""
-        self.of(whole).copy_(part)
+        self.of(whole).copy_(part.transpose(-1, -2) if self.is_turned else part)
 
     def of(self, whole: torch.Tensor, ahead: int = 0) -> torch.Tensor:
         """Return a view of the block of a tensor that has so many more dimensions ahead."""

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -86,7 +86,12 @@ class PartsFound:
         self._like: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
         self._items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with a dimension of one ahead
         self._in_batches: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
+        self._stackable: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of one, as an item
+        self._turned_items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
+        self._stacks: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of one
         self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
+        self._squeezed = _squeezed(self._odd_shapes[0]), _squeezed(self._odd_shapes[1])
+        self._inner = tuple({one[1:] for one in shapes if one} for shapes in self._squeezed)
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
@@ -96,6 +101,8 @@ class PartsFound:
         """Look at what a side makes, while it is evaluated once more."""
         self.relaid.watch(side, value, tensor)
         if value.id in self._rows[side] or not can_be_block(tensor):
+            if tensor.numel() == 1 and value.id in self._own[side] and tensor.is_floating_point():
+                self._stackable[side].setdefault(value.id, Rows(tensor.reshape(1)))
             return
         if self._is_odd(side, value) or self._is_whole(side, value, tuple(tensor.shape)):
             self._rows[side][value.id] = Rows(tensor)
@@ -103,6 +110,22 @@ class PartsFound:
                 self._items[side][value.id] = Rows(tensor.unsqueeze(0))
             if tensor.dim() > 1 and tensor.is_floating_point() and self._has_like(side, tuple(tensor.shape)):
                 self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
+            if tensor.is_floating_point():
+                self._watch_stacked(side, value, tensor.squeeze())
+
+    def _watch_stacked(self, side: int, value: Value, tensor: torch.Tensor) -> None:
+        """Look at what the other side may have stacked, or have as an item of what is a stack here.
+
+        A number is looked for in ends, and only an end is: it is soon equal to another by chance.
+        """
+        shape = tuple(tensor.shape)
+        if shape in self._inner[1 - side]:
+            self._stackable[side][value.id] = Rows(tensor.unsqueeze(0))
+        if len(shape) > 1 and _turned(shape) in self._inner[1 - side]:
+            self._turned_items[side][value.id] = Rows(tensor.transpose(-1, -2).unsqueeze(0))
+        is_stack = bool(self._squeezed[1 - side] & {shape[1:], _turned(shape[1:])})
+        if is_stack and (len(shape) > 1 or value.id in self._own[side]):
+            self._stacks[side][value.id] = Rows(tensor)
 
     def _has_like(self, side: int, shape: tuple[int, ...]) -> bool:
         """Return True if the other side lacks a counterpart of a value of this shape but for the last dimension."""
@@ -167,6 +190,8 @@ class PartsFound:
             *self._blocks(self._rows, self._rows),
             *self._blocks(self._turned, self._turned, turned=True),
             *self._blocks(self._items, self._rows),
+            *self._items_of_stacks(self._stackable),
+            *self._items_of_stacks(self._turned_items, are_turned=True),
         ):
             parts.append((side, self._sides[side].flow.rank.value_by_id(number)))
             self._note(side, parts[-1][1], found)
@@ -274,6 +299,23 @@ class PartsFound:
                 if found:
                     yield side, number, found
 
+    def _items_of_stacks(
+        self, items: tuple[dict[int, Rows], dict[int, Rows]], *, are_turned: bool = False
+    ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
+        """Yield the side and id of each item, and of which stacks it is one, dimensions of one aside."""
+        stacks = Blocks(self._stacks[0]), Blocks(self._stacks[1])
+        for side in (0, 1):
+            rank = self._sides[1 - side].flow.rank
+            for number, item in items[side].items():
+                if number in self.places[side] or self._sides[side].numbers.get(number) in self._wholes[side]:
+                    continue
+                found = []
+                for held, block in stacks[1 - side].find(item, self._noise(side, number)):
+                    dim = next(dim for dim, size in enumerate(rank.value_by_id(held).shape) if size > 1)
+                    found.append((held, replace(block, dim=dim, is_turned=are_turned)))
+                if found:
+                    yield side, number, found
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Which parts of the other side's outputs one side's outputs are, in sentences."""
@@ -321,6 +363,16 @@ class PartsFound:
             f"the {names[0]} does a part of the {names[1]}'s work: its {end.name} {list(value.shape)} is "
             f"{found[0][1]}{more}"
         )
+
+
+def _squeezed(shapes: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Return shapes without their dimensions of one."""
+    return {tuple(size for size in shape if size != 1) for shape in shapes}
+
+
+def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with its last two dimensions in each other's place."""
+    return (*shape[:-2], *shape[-2:][::-1])
 
 
 def covers(blocks: Sequence[Block]) -> bool:

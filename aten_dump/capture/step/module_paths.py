@@ -36,6 +36,7 @@ class ModulePaths:
     def __init__(self, model: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None = None) -> None:
         self._modules: dict[int, _Known] = {}
         self._parameters: dict[int, _Parameter] | None = None  # while a step is recorded
+        self._strangers: set[int] = set()  # ids that were looked for in vain since the last `refresh`
         self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
         if isinstance(model, nn.Module):
             self._add_root(model, "")
@@ -58,6 +59,20 @@ class ModulePaths:
         tensor = None if known is None else known.reference()
         return None if known is None or tensor is None else (known.path, tensor)
 
+    def look_for(self, numbers: Iterable[int]) -> None:
+        """Learn parameters that models were given since `refresh`, as ``load_state_dict(assign=True)`` does.
+
+        Args:
+            numbers: ids of leaves: of those that were never looked for, some may be such parameters.
+        """
+        strangers = {number for number in numbers if self.parameter(number) is None} - self._strangers
+        if strangers:
+            for reference, name in self._roots:
+                root = reference()
+                if root is not None:
+                    self._learn(root.named_parameters(prefix=name))
+            self._strangers.update(strangers)
+
     def sharded(self) -> list[tuple[str, torch.Tensor]]:
         """Return name and tensor of the parameters that are shards (FSDP2): no autograd node accumulates into them."""
         shards = [known for known in (self._parameters or {}).values() if known.is_subclass]
@@ -77,6 +92,7 @@ class ModulePaths:
         roots, self._roots = self._roots, []
         self._modules = {number: entry for number, entry in self._modules.items() if _is_left(entry)}
         self._parameters = {}
+        self._strangers.clear()
         for left, path, _ in self._modules.values():
             module = left()
             if module is not None:
