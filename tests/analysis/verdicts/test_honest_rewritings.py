@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -232,3 +234,182 @@ def test_numbers_that_no_end_shows_are_said(tmp_path: Path) -> None:
     assert "other is 0.8, in the baseline 0.7; nothing that the step ends with shows it" in found.answer()
     found = both(tmp_path / "same", lambda path: chosen(path, 0.7), lambda path: chosen(path, 0.7))
     assert "otherwise" not in found.answer()
+
+
+class Twins(nn.Module):
+    """Two critics that answer with a number, one by one or as one batched product of weights that lie transposed."""
+
+    def __init__(self, *, stacked: bool) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(SIZE, 6), nn.SiLU(), nn.Linear(6, 1)) for _ in range(2))
+        if stacked:
+            layers = [[net[at] for net in self.nets] for at in (0, 2)]
+            self.weights = nn.ParameterList(torch.stack([one.weight.detach().t() for one in some]) for some in layers)
+            self.biases = nn.ParameterList(torch.stack([one.bias.detach() for one in some])[:, None] for some in layers)
+            self.nets = nn.ModuleList()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.nets:
+            return torch.stack([net(x) for net in self.nets])
+        hidden = F.silu(torch.baddbmm(self.biases[0], x.expand(2, -1, -1), self.weights[0]))
+        return torch.baddbmm(self.biases[1], hidden, self.weights[1])
+
+
+def criticising(path: Path, *, stacked: bool, rate: float = 0.9, frozen: bool = False) -> None:
+    """Train critics, and move slow copies of them towards them."""
+    model = nn.ModuleDict({"critics": Twins(stacked=stacked)})
+    model["slow"] = copy.deepcopy(model["critics"]).requires_grad_(False)
+    optimizer = torch.optim.Adam(model["critics"].parameters(), lr=1e-2, eps=1e-5)
+    x, goal = torch.randn(2, 12, SIZE), torch.randn(2, 12, 1)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            (model["critics"](x[k]) - 0.9 * model["slow"](x[k]).amin(0) - goal[k]).square().mean(1).sum().backward()
+            if frozen:
+                last = [*model["critics"].parameters()][-1]
+                assert last.grad is not None
+                last.grad[-1] = 0
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for slow, fast in zip(model["slow"].parameters(), model["critics"].parameters(), strict=True):
+                    slow.copy_(rate * slow + (1 - rate) * fast)
+            dump.step()
+
+
+def test_two_critics_in_one_product_are_the_same_critics(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: criticising(path, stacked=True), lambda path: criticising(path, stacked=False))
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("mistake", [{"rate": 0.1}, {"frozen": True}], ids=["rate", "one number"])
+def test_two_critics_in_one_product_do_not_hide_a_mistake(tmp_path: Path, mistake: dict[str, float]) -> None:
+    found = both(
+        tmp_path, lambda path: criticising(path, stacked=True, **mistake), lambda path: criticising(path, stacked=False)
+    )
+    assert found.exit_code == 1, found.answer()
+
+
+def accumulating(path: Path, *, later: bool, drops: bool = False) -> None:
+    """Train on two batches at a time; their losses are divided by how many words they have, or the gradients are."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3))
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adagrad(parameters, lr=0.1)
+    x, labels = torch.randn(2, 7, SIZE), torch.randint(3, (2, 7))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            parts = [*zip(x[k].split(4), labels[k].split(4), strict=True)]
+            words = torch.ones_like(labels[k]).sum()
+            added = [torch.zeros_like(parameter) for parameter in parameters]
+            for ours, theirs in parts[: 1 if drops else 2]:
+                loss = F.cross_entropy(model(ours), theirs, reduction="sum")
+                if later:
+                    torch._foreach_add_(added, torch.autograd.grad(loss, parameters))
+                else:
+                    (loss / words).backward()
+            for parameter, gradient in zip(parameters, added, strict=True):
+                parameter.grad = gradient / words if later else parameter.grad
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_gradients_that_are_divided_after_the_backward_are_the_same(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: accumulating(path, later=True), lambda path: accumulating(path, later=False))
+    assert found.exit_code == 0, found.answer()
+    assert "the losses do not add up to the same" in found.answer()
+
+
+def test_a_batch_that_is_left_out_is_a_difference_where_gradients_are_divided_later(tmp_path: Path) -> None:
+    found = both(
+        tmp_path,
+        lambda path: accumulating(path, later=True, drops=True),
+        lambda path: accumulating(path, later=False),
+    )
+    assert found.exit_code == 1, found.answer()
+
+
+def normalised(path: Path, *, counts: bool, reads: bool = False) -> None:
+    """Train with statistics of the batch, by the module or by its function, which counts no batches."""
+    norm = nn.BatchNorm1d(SIZE)
+    model = nn.ModuleDict({"norm": norm, "head": nn.Linear(SIZE, 3)})
+    x, labels = torch.randn(2, 7, SIZE), torch.randint(3, (2, 7))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            if counts:
+                made = norm(x[k])
+            else:
+                made = F.batch_norm(x[k], norm.running_mean, norm.running_var, norm.weight, norm.bias, training=True)
+            if reads:
+                assert norm.num_batches_tracked is not None
+                made = made / norm.num_batches_tracked
+            F.cross_entropy(model["head"](made), labels[k]).backward()
+            dump.step()
+
+
+def test_a_count_that_nothing_reads_is_a_note(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: normalised(path, counts=False), lambda path: normalised(path, counts=True))
+    assert found.exit_code == 0, found.answer()
+    assert "the baseline alone counts in a buffer of norm (Aten.add_.0.forward), which nothing reads" in found.answer()
+
+
+def test_a_count_that_is_read_is_a_difference(tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        normalised(path, counts=True, reads=True)
+
+    assert both(tmp_path, lambda path: normalised(path, counts=True), read).exit_code == 1
+
+
+def resumed(path: Path, *, assigns: bool, forgets: bool = False) -> None:
+    """Train a step, then go back to where the model was, as a rollback does, and train on."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE), nn.GELU(), nn.Linear(SIZE, 3))
+    x, labels = torch.randn(3, 7, SIZE), torch.randint(3, (3, 7))
+
+    def train(k: int) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(x[k]), labels[k]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    kept = {name: one.clone() for name, one in model.state_dict().items() if not (forgets and name == "3.bias")}
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        train(0)
+        dump.step()
+        model.load_state_dict({name: one.clone() for name, one in kept.items()}, strict=False, assign=assigns)
+        model.requires_grad_(True)
+        train(1)
+        train(2)
+        dump.step()
+
+
+def test_a_state_that_is_assigned_is_the_same_as_one_that_is_copied(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: resumed(path, assigns=True), lambda path: resumed(path, assigns=False))
+    assert found.exit_code == 0, found.answer()
+
+
+def test_what_a_state_that_is_assigned_lacks_is_a_difference(tmp_path: Path) -> None:
+    def run(path: Path) -> None:
+        resumed(path, assigns=True, forgets=True)
+
+    assert both(tmp_path, run, lambda path: resumed(path, assigns=False)).exit_code == 1
+
+
+def masked(path: Path, *, rows: bool) -> None:
+    """Attend to the words that there are, or by mistake mask the queries instead of the keys."""
+    model = nn.Linear(SIZE, SIZE)
+    x, lengths = torch.randn(4, 7, SIZE), torch.tensor([7, 3, 5, 4])
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        kept = torch.arange(7) < lengths[:, None]
+        if rows:
+            bias = torch.where(kept[:, :, None], 0.0, -1e9)
+        else:
+            bias = torch.where(kept[:, None, :], 0.0, -1e9)
+        made = ((model(x) @ x.mT + bias).softmax(-1) @ x) * kept[..., None]
+        made.square().mean().backward()
+        dump.step()
+
+
+def test_a_mask_of_another_shape_is_named_where_it_gets_its_shape(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: masked(path, rows=True), lambda path: masked(path, rows=False))
+    assert found.cause is not None
+    assert found.cause.row.place.op == "aten::unsqueeze", found.answer()
+    assert "is given the same elements in shape" in found.cause.text

@@ -149,3 +149,14 @@ def test_no_parameter_is_referred_to_but_in_a_step() -> None:
     assert not weakref.getweakrefs(weight)
     paths.path(nn.Linear(1, 1))
     assert not weakref.getweakrefs(weight) and paths.parameter(id(weight)) is None
+
+
+def test_parameters_that_a_model_is_given_within_a_step_are_known_when_they_are_looked_for() -> None:
+    one, other = model(), model()
+    paths = in_a_step(one)
+    one.load_state_dict(other.state_dict(), assign=True)
+    number = id(one[0].weight)
+    assert paths.parameter(number) is None
+    paths.look_for([number])
+    found = paths.parameter(number)
+    assert found is not None and found[0] == "0.weight" and found[1] is one[0].weight
