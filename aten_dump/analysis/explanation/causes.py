@@ -584,27 +584,35 @@ class Causes:
                         yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
 
     def _made_alike(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
-        """Return the calls behind what two calls read in a slot that take sources which the baseline does not have.
+        """Return where what two calls read in a slot begins to differ, if calls at the same places make it.
 
-        Rows that lie elsewhere are known to both sides: where they meet others that do not, what they begin with is the
-        cause, if both sides make them by calls at the same places.
+        Rows that lie elsewhere are known to both sides, and where they meet others that do not shows too late. Of the
+        calls behind, those that take sources which the baseline does not have come first, then the first that reads or
+        computes something else.
         """
-        waiting = [(dict(self._sides[0].flow.reads(first)).get(slot), dict(self._sides[1].flow.reads(other)).get(slot))]
-        seen: set[int] = set()
+        reads = dict(self._sides[0].flow.reads(first)), dict(self._sides[1].flow.reads(other))
+        if self._layout is None or self._layout.is_reordered(reads[0][slot], reads[1][slot]):
+            return None
+        waiting = [*filter(None, [self._pair_that_made(reads[0][slot], reads[1][slot])])]
+        seen: dict[int, tuple[Pair, bool]] = {}  # and whether all that differs before it is made by pairs as well
         while waiting:
-            value, theirs = waiting.pop()
-            makers = [None if v is None else s.flow.maker(v) for s, v in zip(self._sides, (value, theirs), strict=True)]
-            known = None if makers[0] is None else self._pairs[0].get(makers[0].id)
-            if known is None or makers[1] is not known.baseline or known.target.id in seen:
-                continue
-            seen.add(known.target.id)
-            read = dict(self._sides[0].flow.reads(known.target))
+            pair = waiting.pop()
+            read, there = dict(self._sides[0].flow.reads(pair.target)), dict(self._sides[1].flow.reads(pair.baseline))
             if any(self._candidates.is_odd_source(0, value) for value in read.values()):
-                return known.target, known.baseline
-            there = dict(self._sides[1].flow.reads(known.baseline))
-            numbers = {slot: self._sides[0].number_of(value) for slot, value in read.items() if slot in there}
-            waiting += [(read[s], there[s]) for s, n in numbers.items() if n != self._sides[1].number_of(there[s])]
-        return None
+                return pair.target, pair.baseline
+            both = [(value, there[slot]) for slot, value in read.items() if slot in there]
+            both = [(one, two) for one, two in both if self._sides[0].number_of(one) != self._sides[1].number_of(two)]
+            behind = [self._pair_that_made(*values) for values in both]
+            seen[pair.target.id] = pair, bool(behind) and None not in behind
+            waiting += [one for one in behind if one is not None and one.target.id not in seen]
+        found = next((pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner), None)
+        return None if found is None else (found.target, found.baseline)
+
+    def _pair_that_made(self, value: Value, theirs: Value) -> Pair | None:
+        """Return the calls that made two values, if they stand at the same place."""
+        maker = self._sides[0].flow.maker(value)
+        pair = None if maker is None else self._pairs[0].get(maker.id)
+        return pair if pair is not None and self._sides[1].flow.maker(theirs) is pair.baseline else None
 
     def _named_on_both(self, value: Value) -> str:
         """Return who made a value of the target, and who made the same on the baseline, if that has another name."""
