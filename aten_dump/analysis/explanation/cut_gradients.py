@@ -58,6 +58,8 @@ class CutGradients:
         if not self._ends[1 - side] or not odd:
             return None
         missing = self._missing(side, odd)
+        if not missing and not self._lacks_backward(side):
+            return None
         if (without := self._unread(side, missing)) is not None:
             return without
         touched = self._touched(1 - side, lost)
@@ -79,6 +81,14 @@ class CutGradients:
             told = told or f"a tensor that it is given has a gradient in the {there} only"
             told += f": in the {here} it needs none"
         return CutGradient(side, call, "; ".join(part for part in (text, told) if part))
+
+    def _lacks_backward(self, side: int) -> bool:
+        """Return True if the other side's backward has calls that a side's has not, or has less often."""
+        calls = [
+            Counter(call.op for call in one.flow.calls() if call.phase == "backward")
+            for one in (self._sides[side], self._sides[1 - side])
+        ]
+        return bool(calls[1] - calls[0])
 
     def _last_reads(self, side: int) -> dict[int, int]:
         """Return the last call that reads each value on the way to a side's ends, by id."""
