@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...dump import Call, Value
+from ...dump import Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.flat_memory import has_parts
 from ..flow.left_memory import is_of_model
@@ -30,7 +30,6 @@ class LeftEnds:
     Attributes:
         odd: the ends of each side that the other side does not have.
         unknown: names of those of which nobody knows whether the other side keeps them.
-        notes: what one side alone counts, in sentences.
     """
 
     def __init__(self, ends: tuple[Sequence[End], Sequence[End]], sides: Sides, before: Before | None) -> None:
@@ -38,7 +37,6 @@ class LeftEnds:
         self._kept = Kept(0, sides[0], before), Kept(1, sides[1], before)
         self.odd: tuple[list[End], list[End]] = ([], [])
         self.unknown: list[str] = []
-        self.notes: list[str] = []
         groups: dict[int | None, tuple[list[End], list[End]]] = {}
         left = [[end for end in of_side if end.kind == "left"] for of_side in ends]
         for side in (0, 1):
@@ -96,25 +94,11 @@ class LeftEnds:
         if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
             return False
         writer = self._sides[1 - side].flow.writer(end.value)
-        if writer is None:
+        if writer is None or is_of_model(writer[0]):  # a module's buffer is one on both sides
             return False
-        if is_of_model(writer[0]):  # a module's buffer is one on both sides
-            return self._is_not_counted_with(1 - side, end, writer[0])
         evaluation, began = self._sides[side], self._sides[1 - side].began(end.buffer)
         numbers = (evaluation.numbers.get(v.id) for v in evaluation.sources.values() if v.dtype == end.buffer.dtype)
         return began not in numbers
-
-    def _is_not_counted_with(self, side: int, end: End, writer: Call) -> bool:
-        """Return True if a side counts in a module's buffer, and nothing it records reads that; note it."""
-        flow, name = self._sides[side].flow, ("target", "baseline")[side]
-        storage = end.value.storage
-        reading = [call for call in flow.calls() if any(value.storage == storage for _, value in flow.reads(call))]
-        if any(call.id != writer.id for call in reading):
-            return False
-        self.notes.append(
-            f"the {name} alone counts in a buffer of {writer.module} ({writer.name}), which nothing reads"
-        )
-        return True
 
     def _is_written(self, side: int, end: End) -> bool:
         """Return True if a side writes, within larger memory, to some that began as the other's did."""

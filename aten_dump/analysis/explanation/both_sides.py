@@ -284,7 +284,7 @@ def _with_ends(
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
     lost = unmatched(*ends, sides)
     in_memory, others = LeftEnds(ends, sides, before), without_means(lost, ends, sides)
-    notes = (*_of_means(lost, others), *in_memory.notes)
+    notes = _of_means(lost, others)
     odd = [*others[0], *in_memory.odd[0]], [*others[1], *in_memory.odd[1]]
     if _is_divided_later(odd, ends, sides):
         odd, notes = (

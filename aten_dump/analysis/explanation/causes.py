@@ -605,7 +605,8 @@ class Causes:
             behind = [self._pair_that_made(*values) for values in both]
             seen[pair.target.id] = pair, bool(behind) and None not in behind
             waiting += [one for one in behind if one is not None and one.target.id not in seen]
-        found = next((pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner), None)
+        outer = (pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner)
+        found = next((pair for pair in outer if self._sides[0].flow.reads(pair.target)), None)  # and is no table
         return None if found is None else (found.target, found.baseline)
 
     def _pair_that_made(self, value: Value, theirs: Value) -> Pair | None:

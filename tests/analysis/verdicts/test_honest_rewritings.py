@@ -328,37 +328,6 @@ def test_a_batch_that_is_left_out_is_a_difference_where_gradients_are_divided_la
     assert found.exit_code == 1, found.answer()
 
 
-def normalised(path: Path, *, counts: bool, reads: bool = False) -> None:
-    """Train with statistics of the batch, by the module or by its function, which counts no batches."""
-    norm = nn.BatchNorm1d(SIZE)
-    model = nn.ModuleDict({"norm": norm, "head": nn.Linear(SIZE, 3)})
-    x, labels = torch.randn(2, 7, SIZE), torch.randint(3, (2, 7))
-    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
-        for k in range(2):
-            if counts:
-                made = norm(x[k])
-            else:
-                made = F.batch_norm(x[k], norm.running_mean, norm.running_var, norm.weight, norm.bias, training=True)
-            if reads:
-                assert norm.num_batches_tracked is not None
-                made = made / norm.num_batches_tracked
-            F.cross_entropy(model["head"](made), labels[k]).backward()
-            dump.step()
-
-
-def test_a_count_that_nothing_reads_is_a_note(tmp_path: Path) -> None:
-    found = both(tmp_path, lambda path: normalised(path, counts=False), lambda path: normalised(path, counts=True))
-    assert found.exit_code == 0, found.answer()
-    assert "the baseline alone counts in a buffer of norm (Aten.add_.0.forward), which nothing reads" in found.answer()
-
-
-def test_a_count_that_is_read_is_a_difference(tmp_path: Path) -> None:
-    def read(path: Path) -> None:
-        normalised(path, counts=True, reads=True)
-
-    assert both(tmp_path, lambda path: normalised(path, counts=True), read).exit_code == 1
-
-
 def resumed(path: Path, *, assigns: bool, forgets: bool = False) -> None:
     """Train a step, then go back to where the model was, as a rollback does, and train on."""
     model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE), nn.GELU(), nn.Linear(SIZE, 3))
