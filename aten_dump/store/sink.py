@@ -68,7 +68,7 @@ class Sink(Protocol):
         """End a step in which nothing was recorded, and leave no trace of it where none is on file."""
 
     def settle(self, *, wait: bool) -> None:
-        """Start writing what was passed on; `wait` for it too, where the disk is not too slow for that."""
+        """Start writing what was passed on; `wait` for the records too, where the disk is not too slow for that."""
 
     def flush(self) -> None:
         """Wait until all that was said is on file."""

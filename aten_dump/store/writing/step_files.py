@@ -161,6 +161,11 @@ class StepFiles:
         self.queued_bytes = 0
         self.flushed = time.monotonic()
 
+    def flush_records(self) -> None:
+        """Write the records that came so far, ahead of bytes that they may name."""
+        self._begin()
+        self._index.flush()
+
     def sync(self) -> None:
         """Put what was written on the disk: the files, then the names that they have in their folders."""
         for shard in self._shards:

@@ -83,6 +83,11 @@ class Steps:
                 self._files.sync()
         self._tell(at_once=to_disk)
 
+    def flush_records(self) -> None:
+        """Write the records that wait, and not the bytes."""
+        if self._files is not None:
+            self._files.flush_records()
+
     def flush_in_time(self, _: None) -> None:
         """Write what waits; with `at_once`, bytes that nobody waits for are kept for RELUCTANT_SECONDS first."""
         if self._settings.on_beat is not None:

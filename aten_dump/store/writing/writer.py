@@ -28,7 +28,6 @@ from ...errors import FormatError, StoreError
 from ..records import Header
 from ..shards import DTYPE_BITS
 from ..sink import Fill, Job
-from ..threads.bell import Bell
 from .arena import Arena
 from .byte_budget import ByteBudget
 from .host_bytes import HostBytes
@@ -173,7 +172,8 @@ class Writer:
         """Start writing what was passed on.
 
         Args:
-            wait: until it is written, at most SETTLE_SECONDS: a process that ends then loses nothing.
+            wait: until the records are written, at most SETTLE_SECONDS: a process that ends then loses none. The
+                bytes that they name may still be on their way: they are many, and a collective is not to wait for them.
 
         Raises:
             StoreError: it, or something before it, could not be written.
@@ -181,7 +181,7 @@ class Writer:
         if os.getpid() != self._pid:
             return
         if wait:
-            self._thread.flush(Bell(), SETTLE_SECONDS)
+            self._thread.settle(SETTLE_SECONDS)
         else:
             self._thread.signal()
 

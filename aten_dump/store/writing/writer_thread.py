@@ -126,27 +126,43 @@ class WriterThread:
             self._signal.ring()
         self._ended = now
 
-    def flush(self, bell: Bell | None = None, most_seconds: float = math.inf) -> None:
+    def flush(self, bell: Bell | None = None) -> None:
         """Wait until all that was queued is on file; with `bell`, which is then waited with, only until it is written.
-        The seconds of that are counted. After `most_seconds` nobody waits any longer.
+        The seconds of that are counted.
 
         Raises:
             StoreError: it could not be written; or the disk hangs.
         """
+        begun = time.perf_counter()
+        self._wait_until_done(lambda: self._steps.flush(bell is None), self._thread.bell if bell is None else bell)
+        if bell is not None:
+            self._count_waited(begun)
+
+    def settle(self, most_seconds: float) -> None:
+        """Wait until the records that were queued are written, be the bytes that they name or not; at most so long.
+
+        Raises:
+            StoreError: they, or something before them, could not be written; or the disk hangs.
+        """
+        begun = time.perf_counter()
+        self._wait_until_done(self._steps.flush_records, Bell(), most_seconds)
+        self._count_waited(begun)
+
+    def _wait_until_done(self, action: Callable[[], None], bell: Bell, most_seconds: float = math.inf) -> None:
         self.raise_error()
         begun = time.perf_counter()
-        written: list[bool] = []
-        rung = self._thread.bell if bell is None else bell
-        self.queue.add(self._do_tell, (written, bell is None, rung))
+        done: list[bool] = []
+        self.queue.add(self._do_tell, (action, done, bell))
         self._signal.ring()
         with self.waiting() as look:
-            while not written and self._thread.is_alive and time.perf_counter() - begun < most_seconds:
+            while not done and self._thread.is_alive and time.perf_counter() - begun < most_seconds:
                 look()
-                rung.wait(INTERVAL_SECONDS)
-        if bell is not None:
-            with self._lock:
-                self._waited_seconds += time.perf_counter() - begun
+                bell.wait(INTERVAL_SECONDS)
         self.raise_error()
+
+    def _count_waited(self, begun: float) -> None:
+        with self._lock:
+            self._waited_seconds += time.perf_counter() - begun
 
     def end(self, notes: list[Note]) -> None:
         """Let the thread end behind what is queued; `notes` are of a step that never ended. Idempotent."""
@@ -192,8 +208,7 @@ class WriterThread:
                 look()
                 self._signal.ring()
                 time.sleep(_LOOK_SECONDS)
-        with self._lock:
-            self._waited_seconds += time.perf_counter() - begun
+        self._count_waited(begun)
 
     # From here on: the thread's own.
 
@@ -240,10 +255,10 @@ class WriterThread:
             self._error = failed
             self._on_error()
 
-    def _do_tell(self, argument: tuple[list[bool], bool, Bell]) -> None:
-        written, to_disk, bell = argument
-        self._steps.flush(to_disk)
-        written.append(True)
+    def _do_tell(self, argument: tuple[Callable[[], None], list[bool], Bell]) -> None:
+        action, done, bell = argument
+        action()
+        done.append(True)
         bell.ring()
 
     def _do_job(self, argument: tuple[Job, int]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,10 @@ from aten_dump.store.checking.verification import verify
 from aten_dump.store.objects.url_path import UrlPath
 from aten_dump.store.spool import uploads
 from aten_dump.store.spool.places import spool_folder
+from tests.forked import start
 from tests.object_server import Faults
 
+RUN = (8, 128)  # steps and size of the model of runs that are killed
 PROGRAM = """
 import sys, torch; torch.set_num_threads(2)
 from aten_dump import DumpConfig, DumpMode
@@ -168,28 +169,23 @@ def test_beyond_the_budget_failing_uploads_are_what_a_full_disk_is(
     assert found.problems == []
 
 
-def killed_run(faults: Faults, url: str, at: int, is_after: bool, steps: int, size: int) -> list[int]:
+def killed_run(faults: Faults, url: str, at: int, is_after: bool, said: Path) -> list[int]:
     """Record in a process that is killed with its n-th upload, before or after the server has it; return the steps
     that had ended.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, url, str(steps), str(size)], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    start = faults.puts
+    code = f"import sys; sys.argv[1:] = {[url, *map(str, RUN)]}\n{PROGRAM}"
+    before = faults.puts
+    process = start(["-c", code], said)
 
     def kill(number: int) -> None:
-        if number - start >= at:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+        if number - before >= at:
+            process.kill()
 
     faults.on_put, faults.after_put = (None, kill) if is_after else (kill, None)
-    assert process.stdout is not None
-    ended = [int(line) for line in process.stdout.read().split()]
-    process.wait()
+    process.join()
     faults.on_put = faults.after_put = None
     time.sleep(2 * faults.delay_s)  # what was on its way to the server
-    return ended
+    return [int(line) for line in said.read_text().splitlines() if line.isdigit()]
 
 
 def assert_nothing_is_lost(url: str, ended: list[int], reference: Path) -> None:
@@ -217,20 +213,21 @@ def test_a_killed_run_is_joined_with_its_spool(
     faults: Faults, url: str, tmp_path: Path, at: int, is_after: bool
 ) -> None:
     faults.delay_s = 0.02
-    ended = killed_run(faults, url, at, is_after, 8, 128)
-    list(train(DumpConfig(path=tmp_path / "run", data="tensor"), 8, 128))
+    ended = killed_run(faults, url, at, is_after, tmp_path / "said")
+    list(train(DumpConfig(path=tmp_path / "run", data="tensor"), *RUN))
     assert_nothing_is_lost(url, ended, tmp_path / "run")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
-def test_a_hundred_kills_lose_nothing_that_was_on_file(faults: Faults, url: str, tmp_path: Path) -> None:
-    list(train(DumpConfig(path=tmp_path / "run", data="tensor"), 8, 128))
-    for number in range(100):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(0, 100, 10))
+def test_a_hundred_kills_lose_nothing_that_was_on_file(faults: Faults, url: str, tmp_path: Path, first: int) -> None:
+    list(train(DumpConfig(path=tmp_path / "run", data="tensor"), *RUN))
+    for number in range(first, first + 10):
         faults.delay_s = (0.0, 0.005, 0.03)[number % 3]
         faults.error_rate = (0.0, 0.1)[number // 3 % 2]
         place = f"{url}{number}"
-        ended = killed_run(faults, place, 1 + number // 2, bool(number % 2), 8, 128)
+        ended = killed_run(faults, place, 1 + number // 2, bool(number % 2), tmp_path / "said")
         faults.error_rate = faults.delay_s = 0.0
         assert_nothing_is_lost(place, ended, tmp_path / "run")
 
