@@ -65,7 +65,7 @@ def compare(
         precision_budget: how far an end may be from its float64 meaning by lost precision (relative L2); None: 0.1.
         device: where products, convolutions and attention are evaluated in float64: ``"cuda"``; the rest on the CPU.
         executor: runs one task for each step and rank.
-        progress: told how many of how many tasks are done.
+        progress: called with the number of tasks that are done, and of all tasks.
 
     Raises:
         MissingDataError: there is no such step or rank, or none in common.

@@ -141,10 +141,10 @@ class Dump:
         except KeyError:
             raise MissingDataError(
                 f"step {step!r} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
-                f"Was it selected by DumpConfig.steps?{self._told_of_attempts()}"
+                f"Was it selected by DumpConfig.steps?{self._note_of_attempts()}"
             ) from None
 
-    def _told_of_attempts(self) -> str:
+    def _note_of_attempts(self) -> str:
         names = [dump.path.name for dump in self.attempts.values()]
         return f" Restarts of the program wrote {', '.join(names)}: open those." if names else ""
 

@@ -10,7 +10,7 @@ from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.command_lines import next_line
 from ..dump.shown.short_texts import format_exactly
-from ..dump.shown.step_ranks import told_together
+from ..dump.shown.step_ranks import over_ranks
 from ..dump.wholeness import reason_of
 from ..store.op_names import is_collective
 from .table import Table, names, numbers, words
@@ -132,7 +132,7 @@ def how_early(found: NonFinite) -> tuple[int, int]:
 
 def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
     """Return a line for steps and ranks of which no more is said, those of which the same is said together."""
-    return told_together((found.step, found.rank, _in_short(found)) for found in all_found)
+    return over_ranks((found.step, found.rank, _in_short(found)) for found in all_found)
 
 
 def _in_short(found: NonFinite) -> str:

@@ -13,7 +13,7 @@ from ..analysis.repeat import Repeated
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
 from ..dump.shown.command_lines import next_line
-from ..dump.shown.step_ranks import told_together
+from ..dump.shown.step_ranks import over_ranks
 from ..dump.wholeness import reason_of
 from .table import Table, names, numbers, words
 
@@ -60,7 +60,7 @@ def all_lines(found: Sequence[Replay]) -> Iterator[str]:
     if first is not None:
         yield from _answer(first)
     others = [one for one in found if one is not first]
-    yield from islice(told_together((one.step, one.rank, _in_short(one)) for one in others), _MOST_LINES)
+    yield from islice(over_ranks((one.step, one.rank, _in_short(one)) for one in others), _MOST_LINES)
     if found:
         ops = [op for one in found for op in one.ops]
         skipped = tuple(call for one in found for call in one.skipped)

@@ -98,8 +98,8 @@ def _groups_of(optimizer: Optimizer) -> _Groups:
         settings = {}
         for name, item in group.items():
             if name != "params" and type(name) is str:
-                is_told, tree = _literal(item)
-                if is_told:
+                is_said, tree = _literal(item)
+                if is_said:
                     settings[name] = tree
         found.setdefault(repr(settings), (settings, []))[1].append(number)
     return list(found.values())

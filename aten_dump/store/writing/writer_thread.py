@@ -137,7 +137,7 @@ class WriterThread:
         begun = time.perf_counter()
         written: list[bool] = []
         rung = self._thread.bell if bell is None else bell
-        self.queue.add(self._do_tell, (written, bell is None, rung))
+        self.queue.add(self._do_report, (written, bell is None, rung))
         self._signal.ring()
         with self.waiting() as look:
             while not written and self._thread.is_alive and time.perf_counter() - begun < most_seconds:
@@ -161,12 +161,12 @@ class WriterThread:
         Raises:
             StoreError: the thread failed, and no call has said so yet; or the disk hangs.
         """
-        was_told = self._reported
+        was_reported = self._reported
         try:
             self._thread.wait(self._left)
             self.raise_error()
         except StoreError:
-            if not was_told:
+            if not was_reported:
                 raise
         except BaseException:
             warnings.warn(
@@ -240,7 +240,7 @@ class WriterThread:
             self._error = failed
             self._on_error()
 
-    def _do_tell(self, argument: tuple[list[bool], bool, Bell]) -> None:
+    def _do_report(self, argument: tuple[list[bool], bool, Bell]) -> None:
         written, to_disk, bell = argument
         self._steps.flush(to_disk)
         written.append(True)
