@@ -114,7 +114,7 @@ def print_lines(lines: Iterable[str], limit: int | None = None) -> None:
 
 
 def say_left_out(count: int, what: str) -> None:
-    """Say on stderr that something was not printed."""
+    """Print to stderr that something was not printed."""
     if count:
         echo(f"... {count} more {what}; --limit 0 prints all", err=True)
 

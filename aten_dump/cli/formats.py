@@ -31,7 +31,7 @@ def is_for_records() -> bool:
 
 
 def keep_stdout_for_records(is_so: bool) -> None:
-    """Say whether stdout is to have nothing but what `print_record` prints."""
+    """Set if stdout may have nothing but what `print_record` prints."""
     global _is_for_records
     _is_for_records = is_so
 

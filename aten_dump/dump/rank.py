@@ -71,6 +71,7 @@ class RankDump(Recording):
 
     @property
     def header(self) -> records.Header:
+        """The header of the index: format version, step, rank, world size and config."""
         return self.tables.header
 
     @property

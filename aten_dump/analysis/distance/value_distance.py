@@ -137,7 +137,7 @@ def _hash_of_bytes(target: Value, baseline: Value) -> Closeness | None:
 
 
 def _nothing_in_common(target: Value, baseline: Value) -> str:
-    """Say why two values cannot be compared."""
+    """Return why two values cannot be compared."""
     kinds = []
     for value, side in ((target, "target"), (baseline, "baseline")):
         has = (("bytes", value.has_data), ("statistics", value.stats is not None), ("a hash", value.hash is not None))

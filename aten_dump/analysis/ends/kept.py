@@ -1,4 +1,4 @@
-"""Whether a side keeps what it made where the other side wrote it to memory, as seen from the next and last step.
+"""Finds out if a side keeps what it made, where the other side wrote it to memory.
 
 Theory of operation
     ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same; a program that only computes ``h`` does not. The

@@ -118,7 +118,7 @@ def _number_in(tensor: torch.Tensor) -> tuple[bool, Tree]:
 
 
 def _literal(item: Any, *, in_list: bool = False) -> tuple[bool, Tree]:
-    """Return whether something is a literal, or a number in a tensor that can be read without a wait; and its tree."""
+    """Return True and its tree for a literal, or a number in a tensor that can be read without a wait."""
     kind = type(item)
     if item is None or kind in (bool, float):
         return True, item

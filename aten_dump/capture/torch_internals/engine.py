@@ -50,8 +50,8 @@ DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a clas
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[bool, int, int, int, int, int]:
-    """Return whether a tensor is copy-on-write, the addresses of its TensorImpl and StorageImpl, its set of dispatch
-    keys, its storage's bytes and their address.
+    """Return True for a copy-on-write tensor, the addresses of its TensorImpl and StorageImpl, its set of dispatch keys,
+    and the size and address of the bytes of its storage.
     """
     storage = tensor.untyped_storage()
     keys = torch._C._dispatch_keys(tensor).raw_repr()

@@ -115,7 +115,7 @@ class Waiting:
             self._thread.is_interrupted = True
 
     def _look(self) -> None:
-        """Say after TELL_SECONDS that somebody waits.
+        """Warn after TELL_SECONDS that somebody waits.
 
         Raises:
             StoreError: the thread has ended by an error, or made no progress for too long.
