@@ -50,7 +50,7 @@ DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a clas
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[bool, int, int, int, int, int]:
-    """Return True for a copy-on-write tensor, the addresses of its TensorImpl and StorageImpl, its set of dispatch keys,
+    """Return True if a tensor is copy-on-write, the addresses of its TensorImpl and StorageImpl, its dispatch keys,
     and the size and address of the bytes of its storage.
     """
     storage = tensor.untyped_storage()
