@@ -115,7 +115,7 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     contained = sum(1 for found in all_found if found.first is None and not found.scaled and found.contained)
     aside = f" (in {contained} a NaN or Inf reached nothing)" if contained else ""
     folders = f"{len(all_found)} step/rank folders have"
-    yield f"{clean} of {folders} no NaN or Inf but masks{aside}" if clean else f"all {folders} NaN or Inf{aside}"
+    yield f"{clean} of {folders} no NaN or Inf, masks ignored{aside}" if clean else f"all {folders} NaN or Inf{aside}"
     lacking = sum(1 for found in all_found if found.first is None and found.lacks)
     if lacking:
         yield f"of {lacking} that are not whole it is not known"

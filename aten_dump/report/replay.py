@@ -34,14 +34,14 @@ def _answer(found: Replay) -> Iterator[str]:
         yield f"  {_place(guilty)}"
         others = len(found.suspects) - 1
         if others:
-            yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+            yield f"  {others} other ops have larger errors than a correct implementation (more than {SUSPECT:g} times)"
     elif found.layers:
-        yield f"each op of {where} is as near as an honest implementation is, but a compiler made another function"
+        yield f"each op of {where} is as exact as a correct implementation, but a compiler made another function"
     elif found.lacks:
         yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
         worst = found.ops[0]
-        yield f"no op of {where} is further off than an honest implementation is"
+        yield f"no op of {where} has a larger error than a correct implementation"
         if worst.worst.error:
             yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
     elif found.ops:
@@ -85,7 +85,7 @@ def _in_short(found: Replay) -> str:
     if not found.ops:
         return "no op could be replayed"
     if found.dtype == "float64":
-        return "no op is further off than an honest implementation is"
+        return "no op has a larger error than a correct implementation"
     return f"replayed in the recorded dtypes, {len(found.unequal)} of {len(found.ops)} ops not bit-equal"
 
 

@@ -61,7 +61,7 @@ def command(
     echo(shown.line)
     total, outside = saved.nbytes, saved.outside_nbytes
     echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
-    echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
+    echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which exist anyway ({outside} bytes)")
     if not saved and any(call.phase == "backward" for call in recorded.calls):
         echo(_UNTOLD)
     if offload:

@@ -161,6 +161,6 @@ def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: 
 def _miss(ranks: Ranges) -> None:
     if ranks:
         raise MissingDataError(
-            f"no answer from ranks {ranges_text(ranks).replace('|', ', ')}: they answer when a step ends; is the "
-            "program running, and does it end steps? What was asked stays, and is read when it does"
+            f"no answer from ranks {ranges_text(ranks).replace('|', ', ')}: they answer when a step ends. "
+            "Check that the program runs and ends steps. The request stays until a step ends"
         )
