@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -23,27 +24,29 @@ FEW = 0.02  # of all sentences
 NO_PROSE = re.compile(r"(?m)^ *(>>>|\.\.\. |={4}|aten-dump |\$ |[a-z_]{1,20}(, [a-z_]+)*  +).*$")
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings of a module with their lines."""
-    for node in nodes_of(path):
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-            yield node.body[0].lineno, text
+@functools.cache
+def docstrings(path: Path) -> list[tuple[int, str]]:
+    """Return the docstrings of a module with their lines."""
+    documented = (node for node in nodes_of(path) if isinstance(node, DOCUMENTED))
+    return [(node.body[0].lineno, text) for node in documented if (text := ast.get_docstring(node))]
 
 
-def comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the comments of a module with their lines, those on consecutive lines as one."""
-    last, found = 0, ""
+@functools.cache
+def comments(path: Path) -> list[tuple[int, str]]:
+    """Return the comments of a module with their lines, those on consecutive lines as one."""
+    found: list[tuple[int, str]] = []
+    last = -1  # line of a comment that goes on
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT:
+                text, line = token.string.lstrip("# "), token.start[0]
                 is_alone = token.line.lstrip().startswith("#")
-                if found and not (is_alone and token.start[0] == last + 1):
-                    yield last, found
-                    found = ""
-                found = f"{found} {token.string.lstrip('# ')}".strip()
-                last = token.start[0] if is_alone else -1
-    if found:
-        yield last, found
+                if is_alone and line == last + 1:
+                    found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
+                else:
+                    found.append((line, text))
+                last = line if is_alone else -1
+    return found
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
