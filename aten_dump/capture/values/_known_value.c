@@ -2,10 +2,11 @@
  *
  * Theory of operation
  *     This is asked for each tensor of each op, so it reads what torch has in memory, instead of making calls that each
- *     create an object: a Python tensor points to a TensorImpl, which points to a StorageImpl and has a set of dispatch keys; the
- *     storage has its bytes. At which word of each these lie is found when the module is first used, by looking for
- *     values that torch returns for samples. If that is not one word, the same in all samples, nothing is read from
- *     memory and torch is asked. What the set of keys decides, as the device and the negative bit, is asked once for each set.
+ *     create an object: a Python tensor points to a TensorImpl, which points to a StorageImpl and has a set of dispatch
+ *     keys; the storage has its bytes. The words of each that hold these are found when the module is first used, by
+ *     looking for values that torch returns for samples. If that is not one word, the same in all samples, nothing is
+ *     read from memory and torch is asked. What the set of keys decides, as the device and the negative bit, is asked
+ *     once for each set.
  *     Address, shape, strides and dtype come through DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
  *     DLPack would give a copy-on-write tensor memory of its own. Samples of such storages have words in common that
  *     others lack (one is torch's function that frees them); of their tensors Python is asked, and the key is the same.
