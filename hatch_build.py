@@ -2,7 +2,7 @@
 
 ATEN_DUMP_COMPILE is "auto" (the default: what cannot be compiled is left out), "1" (or the build fails) or "0".
 Editable installs are always pure. What was left out, and why, is a warning of the build (``pip install -v`` shows it)
-and lies in the wheel: ``aten-dump --version`` tells it.
+and lies in the wheel: ``aten-dump --version`` prints it.
 
 Theory of operation
     The compiled modules lie beside their sources in the wheel, and Python's import takes a `.so` before a `.py`. Torch
@@ -104,7 +104,7 @@ C_FILES = [
     "aten_dump/store/writing/_host_memory.c",
     "aten_dump/store/writing/_pack_record.c",
 ]
-# Sums may be taken in any order, which vectors need; NaN and Inf are told apart as ever.
+# Sums may be taken in any order, which vectors need; NaN and Inf stay distinct.
 C_OPTIONS = "-O3 -fno-strict-aliasing -fno-math-errno -fno-trapping-math -fassociative-math -fno-signed-zeros -pthread"
 
 

@@ -130,75 +130,75 @@ def _listed(value: object) -> object:
 class DumpConfig:
     """What a DumpMode records and where it writes it.
 
+    Steps, ranks and elements are counted from 0, sizes are in bytes.
+
     Args:
-        path: directory of the dump, made if missing; or a URL of object storage, ``s3://bucket/run`` (``gs://``,
-            ``az://``), which needs the extra ``remote``: see docs/guide/object-storage.md. When a launcher restarts a
-            program (torchrun), the next attempt writes to ``restart1``, ... inside it; ``{restart}`` in the path says
-            where else.
-        steps: steps to record, counted from 0 by ``dump.step()``: ``"all"``, ``"0|5-8"``, an int or ints; ``"none"``
-            before `aten-dump ctl` asks for some.
+        path: directory of the dump, created if missing; or a URL of object storage, ``s3://bucket/run`` (``gs://``,
+            ``az://``), which needs the extra ``remote`` (docs/guide/object-storage.md). If a launcher restarts the
+            program (torchrun), the next attempt writes to ``restart1``, ... inside it. ``{restart}`` in the path sets
+            another place.
+        steps: steps to record, as ``dump.step()`` counts them: ``"all"``, ``"0|5-8"``, an int or ints; ``"none"`` until
+            `aten-dump ctl` asks for some.
         ranks: ranks that record, in the same grammar.
-        level: which kinds of call: ``"aten"`` (aten ops and autograd nodes), ``"api"``, ``"module"``, ``"mix"`` (all).
-        data: what is kept of a tensor: ``"structure"`` (dtype, shape, stride, device), ``"hash"``,
+        level: kinds of call to record: ``"aten"`` (aten ops and autograd nodes), ``"api"``, ``"module"``, ``"mix"``
+            (all).
+        data: data to keep of each tensor: ``"structure"`` (dtype, shape, stride, device), ``"hash"``,
             ``"statistic"``, ``"tensor"`` (its bytes), ``"full"`` (bytes, statistics and hash).
-        statistics: which statistics, of `STATISTICS`.
-        io: whose data is kept: of ``"input"`` values, ``"output"`` values or ``"all"``. Structure is always kept.
+        statistics: names of `STATISTICS`, for data ``"statistic"`` and ``"full"``.
+        io: keep data of ``"input"`` values, ``"output"`` values or ``"all"``. Structure is always kept.
         ops: record only calls whose op or API matches one of these: a full name (``"aten::addmm"``,
             ``"Functional.linear"``), a part of a name in any case, or ``"regex:..."``, as in `Calls.filter`. Modules
-            are then left out unless `modules` is given. Empty means all.
+            are then left out unless `modules` is given. Empty: all.
         exclude_ops: leave out calls that match one of these.
-        modules: record only calls inside modules whose path matches one of these globs.
+        modules: record only calls inside modules whose path matches one of these globs. Empty: all.
         stacks: record the source stack of calls.
-        argv: keep the program's command line in ``run.json``, and the variables of the environment that matter; values
-            of what is named as a secret are left out.
+        argv: keep the command line and the relevant variables of the environment in ``run.json``, without secrets.
         hash: algorithm of ``data="hash"`` and ``"full"``: ``"xxh3"`` (64 bit), ``"md5"``, ``"crc32"``, ``"sha256"``.
-        sample: keep only the first so many elements of a tensor's bytes; None keeps all.
-        trigger: None writes every selected step. Otherwise calls are held in memory, and written only around the first
-            call of a step at which something happens: ``"nonfinite"``, NaN or Inf appear that are no masks, made by a
-            call or come from outside, or the overflow register of an NPU that saturates is set; ``"loss_spike"``, the
-            loss that backward is called on is not finite, or six standard deviations above the last 32 (needs level
-            ``"mix"`` or ``"api"``); or a function of (op, statistics of its results as a list of dicts) that returns
-            True (needs data ``"statistic"`` or ``"full"``). When it
-            happens on one rank, all ranks write the same calls.
-        against: a dump of the same program with hashes. The hashes of each call are compared with it as the program
-            runs; hashes of all calls are written, and bytes only around the first difference, within `trigger_before`,
-            `trigger_after` and `trigger_bytes`. What decides which calls there are (level, ops, ...) is taken from that
-            dump. Each rank is compared with the same rank there. Not beside a trigger.
-        trigger_before: how many calls to write from before the trigger, also of the step before.
-        trigger_after: how many calls to write after it, also of the next step.
-        trigger_bytes: most bytes of tensors to hold while waiting for the trigger; the ones used last are kept.
-        trigger_times: in how many steps the same cause (op, phase and module) may make ``"nonfinite"`` or an infinite
-            loss write; None is no limit.
+        sample: keep only this many first elements of each tensor; None keeps all.
+        trigger: None writes every selected step. Otherwise calls are held in memory, and only those around the first
+            call of a step that fulfils the condition are written, on all ranks. ``"nonfinite"``: NaN or Inf appear
+            that are no masks, or the overflow register of a saturating NPU is set. ``"loss_spike"``: the loss is
+            not finite, or six standard deviations above the last 32 (needs level ``"mix"`` or ``"api"``). A function
+            of (op, statistics of its results as a list of dicts) that returns True (needs data ``"statistic"`` or
+            ``"full"``).
+        against: a dump of the same program with hashes. Each call is compared with it while the program runs. Hashes
+            of all calls are written, and bytes only around the first difference, within `trigger_before`,
+            `trigger_after` and `trigger_bytes`. The selection of calls (level, ops, ...) is that of the dump. Each
+            rank is compared with the same rank there. Excludes `trigger`.
+        trigger_before: number of calls to write from before the trigger, also from the step before.
+        trigger_after: number of calls to write after it, also from the next step.
+        trigger_bytes: maximum bytes of tensors to hold while waiting for the trigger; the latest are kept.
+        trigger_times: number of steps in which the same cause (op, phase and module) may write for ``"nonfinite"`` or
+            an infinite loss; None: no limit.
         queue_bytes: host memory for bytes on their way to the file; the program waits when it is full.
-        shard_bytes: size at which a new shard file is begun.
-        max_bytes: stop storing tensor bytes after so many (the index goes on); None is no limit.
+        shard_bytes: size at which a new shard file begins.
+        max_bytes: store no more tensor bytes after this many (the index goes on); None: no limit.
         on_error: when the recorder itself fails: ``"raise"``, or ``"warn"`` once and let the program run on unrecorded.
         overwrite: replace an existing dump at `path`.
-        dedup: how a tensor is known to be unchanged: ``"version"``, no op has written to its memory; ``"content"``,
-            also its bytes are the same, which finds writes without an op (numpy, hand-launched kernels) at the
-            cost of hashing every tensor whenever it is seen; ``"sample"``, the same by some words of each tensor in
-            host memory, which finds what writes all of a tensor at a small cost.
-        compile: what becomes of functions that torch.compile has wrapped: ``"eager"`` runs them as written, so that
-            their ops are recorded; ``"opaque"`` runs them compiled, and records the inputs, outputs and extern kernels
-            of each call; ``"kernels"`` runs them compiled, and records each kernel that inductor generated as a call
-            with the graph that it computes. A note and one warning say so where a compiled call is not seen whole.
-        durability: what is true of a step when ``dump.step()`` returns: ``"async"``, it is being written; ``"step"``,
-            it is on file, and stays there if the process is killed; ``"fsync"``, it is on the disk, and stays there
-            if the machine loses its power. The program waits for that.
-        saved_tensors: how it is known what is saved for backward: ``"nodes"``, from what autograd's nodes hold;
-            ``"hooks"``, also by saved-tensor hooks, which see autograd functions in C++, and when each tensor is saved
-            and fetched.
-        private_formats: what is stored of tensors in formats of a device's own (FRACTAL_NZ), with data ``"tensor"`` or
-            ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device as it lies.
-        net_name: name of the network, which `aten-dump export --to npy` names a folder by, as MindSpore does; letters,
-            digits, ``.``, ``-`` and ``_``.
-        spool: local folder for what is not uploaded yet, where `path` is a URL; by default below that for temporary
-            files.
-        spool_bytes: how many bytes may lie there; beyond it the program waits as for a slow disk, and if uploads fail
-            all the while, that is an error as on a full disk.
+        dedup: when a tensor counts as unchanged. ``"version"``: no op has written to its memory. ``"content"``: its
+            bytes are the same too, which finds writes without an op (numpy, hand-launched kernels) but hashes every
+            tensor whenever it is seen. ``"sample"``: some words of each tensor in host memory are the same, which is
+            cheap and finds writes to a whole tensor.
+        compile: how functions of torch.compile run. ``"eager"``: as written, so that their ops are recorded.
+            ``"opaque"``: compiled; inputs, outputs and extern kernels of each call are recorded. ``"kernels"``:
+            compiled; each kernel that inductor generated is a call with the graph that it computes. A note and one
+            warning name compiled calls that are not seen whole.
+        durability: state of a step when ``dump.step()`` returns. ``"async"``: being written. ``"step"``: on file, and
+            safe if the process is killed. ``"fsync"``: on the disk, and safe if the machine loses its power. The
+            program waits for that.
+        saved_tensors: how to find what is saved for backward: ``"nodes"``, from autograd's nodes; ``"hooks"``, also by
+            saved-tensor hooks, which see autograd functions in C++, and when each tensor is saved and fetched.
+        private_formats: what to store of tensors in a device's own format (FRACTAL_NZ), with data ``"tensor"`` or
+            ``"full"``: ``"logical"``, their elements; ``"both"``, also the memory of the device.
+        net_name: name of the network for `aten-dump export --to npy`, as in MindSpore's layout; letters, digits,
+            ``.``, ``-`` and ``_``.
+        spool: local folder for files that wait for their upload, if `path` is a URL; by default below the folder for
+            temporary files.
+        spool_bytes: maximum bytes in it. Beyond that the program waits as for a slow disk; if uploads keep failing,
+            that is an error as on a full disk.
 
     Raises:
-        ConfigError: naming the field, the value and what is allowed.
+        ConfigError: naming the field, the value and the allowed values.
 
     Example:
         >>> config = DumpConfig(path="dump", steps="0|5-8", level="aten", data="full", modules=("layers.0",))
@@ -316,6 +316,7 @@ class DumpConfig:
 
     @property
     def wants_tensor(self) -> bool:
+        """True if bytes of tensors are kept."""
         return self.data in ("tensor", "full") or self.against is not None
 
     @property
@@ -325,14 +326,17 @@ class DumpConfig:
 
     @property
     def wants_private_memory(self) -> bool:
+        """True if the memory of tensors in a device's own format is kept."""
         return self.wants_tensor and self.private_formats == "both"
 
     @property
     def wants_statistics(self) -> bool:
+        """True if statistics of tensors are kept."""
         return self.data in ("statistic", "full")
 
     @property
     def wants_hash(self) -> bool:
+        """True if hashes of tensors are kept."""
         return self.data in ("hash", "full")
 
     def as_dict(self) -> dict[str, Any]:

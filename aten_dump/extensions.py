@@ -69,7 +69,7 @@ def object_at(place: str) -> Any:
 
 
 def _of_others(group: str) -> list[EntryPoint]:
-    """Return what other packages add, each name once; those of ours are taken."""
+    """Return what other packages add, each name once; names of built-in ones are taken."""
     found: dict[str, EntryPoint] = {}
     for one in entry_points(group=group):
         if one.name not in BUILT_IN[group]:

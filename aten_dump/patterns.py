@@ -9,7 +9,7 @@
 What a text means depends on the text alone, so that it records what it later finds. `page/data/search.js` has the same
 rules; `tests/test_patterns.py` holds them together.
 
-In: nothing of ours but errors.
+In: from this package only errors.
 Out: tests of names.
 """
 

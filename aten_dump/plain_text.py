@@ -3,7 +3,7 @@
 Every output has one place that asks here: `cli.console` for the terminal, `CsvRows` for files of CSV. JSON and HTML
 escape by themselves.
 
-In: nothing of ours.
+In: nothing from this package.
 Out: texts that give no orders, commands without secrets, and the one writer of CSV.
 """
 
@@ -59,7 +59,7 @@ def cell(found: Any) -> Any:
 
 
 class CsvRows:
-    """Writes rows to a file of CSV; no other code of ours does."""
+    """Writes rows to a CSV file; no other code of the package does."""
 
     def __init__(self, file: TextIO) -> None:
         self._writer = csv.writer(file, lineterminator="\n")

@@ -2,7 +2,7 @@
 
 What only capture asks of private torch is in its room `torch_internals`; nothing else names any of it.
 
-In: nothing of ours.
+In: nothing from this package.
 Out: the same things, by names that say what they are.
 """
 

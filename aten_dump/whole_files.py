@@ -1,6 +1,6 @@
 """Files that a user names to be written: whole, or as they were, and on this machine.
 
-In: a path, and the dumps that are read; nothing of ours but errors.
+In: a path, and the dumps that are read; from this package only errors.
 Out: where to write what is to have such a name; whether a name is the URL of another place.
 """
 

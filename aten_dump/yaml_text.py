@@ -1,6 +1,6 @@
 """YAML that a user wrote, or a stranger: read in time that grows with its length, to no more than it is long.
 
-In: nothing of ours.
+In: nothing from this package.
 Out: plain values.
 """
 

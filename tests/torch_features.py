@@ -43,18 +43,18 @@ def _shows_functions_of_distributed() -> bool:
     )
 
 
-def _tells_reductions() -> bool:
+def _shows_reductions() -> bool:
     return distributed.is_available() and bool(torch.classes.c10d.ReduceOp()._has_method("op"))
 
 
-TELLS_REDUCTIONS = _tells_reductions()  # to a mode; else only the frame of torch's function does
+SHOWS_REDUCTIONS = _shows_reductions()  # to a mode; else only the frame of torch's function does
 APPLY_TAKES_KEYWORDS = _apply_takes_keywords()  # that of an autograd function
 _saved = getattr(torch._C._autograd, "SavedTensor", None)
 
 needs_saved_tensors = pytest.mark.skipif(
     not hasattr(_saved, "data"), reason="this torch does not tell what a node saved without unpacking it"
 )
-needs_saved_hooks_told = pytest.mark.skipif(
+needs_saved_hooks_shown = pytest.mark.skipif(
     not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
     reason="this torch does not say which saved-tensor hooks are on",
 )

@@ -80,14 +80,14 @@ def check(
     steps: Container[int] | None = None,
     ranks: Container[int] | None = None,
 ) -> Checked:
-    """List what is almost surely wrong in recorded steps; no baseline is needed.
+    """Find mistakes in recorded steps, without a baseline.
 
     Args:
-        dump: a path, or what was opened.
-        select: names of rules to run; ``"all"`` are all of them. By default those that are certain of what they find.
+        dump: a path, or an open dump.
+        select: names of rules to run; ``"all"`` runs all of them. By default those that are certain.
         ignore: names of rules to leave out.
-        steps: to check; None: all.
-        ranks: to check; None: all.
+        steps: steps to check; None: all.
+        ranks: ranks to check; None: all.
 
     Returns:
         The findings, in order of steps and calls, and the rules that could not run, with the reason.

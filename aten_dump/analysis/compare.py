@@ -51,25 +51,28 @@ def compare(
 
     Args:
         target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
-        baseline: the dump that is trusted, given likewise.
-        step: ``"3:0"`` is the target's and the baseline's, ``3`` the same of both; None: those that both have.
+        baseline: the trusted dump, in the same forms.
+        step: ``"3:0"`` is step 3 of the target and step 0 of the baseline, ``3`` that of both; None: all in common.
         rank: the same for ranks.
-        control: a dump of an honest repeat of the baseline; its distance is a noise floor.
-        mapping: renames and pairs that the user knows, or a YAML file of them.
+        control: a dump of a second, correct run of the baseline; its distance is the noise floor.
+        mapping: renamed modules and ops, and pairs of calls; or a YAML file of them.
         rules: `Rule`s, or pairs of a regular expression and a predicate, tried in order.
         replay: measure noise floors by float64 replays.
         data: read tensors; False compares hashes and statistics only.
-        together: put the ranks of each dump together before comparing; None does where their layouts differ.
-        batch_shard: puts the ranks together; how they share a batch is found, whatever number is given.
-        allow_ops: ops of libraries to run again beside those of torch, as patterns: ``["mylib::*"]``.
-        precision_budget: how far an end may be from its float64 meaning by lost precision (relative L2); None: 0.1.
-        device: where products, convolutions and attention are evaluated in float64: ``"cuda"``; the rest on the CPU.
+        together: join the ranks of each dump before comparing; None: if their layouts differ.
+        batch_shard: joins the ranks; the split of the batch is found, whatever number is given.
+        allow_ops: patterns of library ops to run too: ``["mylib::*"]``.
+        precision_budget: relative L2 distance that an end may have from its float64 meaning; None: 0.1.
+        device: evaluates products, convolutions and attention in float64: ``"cuda"``; the CPU runs the rest.
         executor: runs one task for each step and rank.
-        progress: told how many of how many tasks are done.
+        progress: called with the number of tasks that are done, and of all tasks.
+
+    Returns:
+        A `Comparison`: the verdict, the first cause, and a row for each compared value.
 
     Raises:
-        MissingDataError: there is no such step or rank, or none in common.
-        ReplayError: there is no such device here.
+        MissingDataError: no such step or rank exists, or none in common.
+        ReplayError: this machine has no such device.
 
     Example:
         >>> found = compare("dump", "baseline")

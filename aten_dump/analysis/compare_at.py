@@ -46,14 +46,17 @@ def compare_at(
 
     Args:
         target: the dump in question: a path, a `Dump`, a `Step` or a `RankDump`.
-        baseline: the dump that is trusted, given likewise.
-        at: ``"NAME=NAME"``, of the target and of the baseline: names that `DumpMode.save` was given, or slots of calls.
+        baseline: the trusted dump, in the same forms.
+        at: ``"NAME=NAME"``, of the target and of the baseline: names of `DumpMode.save`, or slots of calls.
         step: ``"3:0"`` takes step 3 of the target and step 0 of the baseline; None the first with calls.
         rank: the same for ranks.
-        allow_ops: ops of libraries to run beside those of torch, as patterns.
+        allow_ops: patterns of library ops to run too: ``["mylib::*"]``.
+
+    Returns:
+        The two values, and the gap between them in its parts, as relative L2 distances.
 
     Raises:
-        MissingDataError: there is no such value, or not the bytes of all ops.
+        MissingDataError: no such value exists, or bytes of some ops are missing.
 
     Example:
         >>> found = compare_at("dump", "baseline", "loss=loss")

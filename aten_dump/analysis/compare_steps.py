@@ -128,7 +128,7 @@ def _missing(step: Step, side: str) -> str:
 
 
 def is_evaluated(task: Task) -> bool:
-    """Return True if a task is evaluated, as far as its settings tell: then it needs what the step before left."""
+    """Return True if the settings of a task ask for an evaluation, which needs what the step before left."""
     settings = task.settings
     is_plain = task.control is None and not settings.rules
     return is_plain and settings.replay and settings.data

@@ -79,7 +79,7 @@ class Comparison:
     @cached_property
     def not_whole(self) -> list[str]:
         """What the dumps or the comparison lack, in sentences: of what is not whole nothing is said to agree."""
-        told = told_together((evidence, text) for evidence in self.ranks for text in evidence.not_whole)
+        told = over_ranks((evidence, text) for evidence in self.ranks for text in evidence.not_whole)
         return [*self.unfinished, *(f"{at}: {text}" for at, text in told), *self.lost]
 
     @property
@@ -188,7 +188,7 @@ class Comparison:
             steps = travel(evidence.rows, finding)
             lines += ["How the error travels:", *(f"  {step}" for step in steps)] if steps else []
             lines += self._causes_of_ranks() if len(self.ranks) > 1 else []
-        lines += [f"{at}: {text}" for at, text in told_together((e, compared(e)) for e in self.ranks)]
+        lines += [f"{at}: {text}" for at, text in over_ranks((e, compared(e)) for e in self.ranks)]
         return [*lines, *(f"Note: {note}" for note in self.all_notes), self.what_next()]
 
     def what_next(self) -> str:
@@ -208,7 +208,7 @@ class Comparison:
     @property
     def all_notes(self) -> list[str]:
         """The notes on the dumps and on steps and ranks, where each of those holds."""
-        told = told_together((evidence, note) for evidence in self.ranks for note in evidence.notes)
+        told = over_ranks((evidence, note) for evidence in self.ranks for note in evidence.notes)
         return [*self.notes, *(note if len(self.ranks) == 1 else f"{at}: {note}" for at, note in told)]
 
     def _verdict(self) -> Iterator[str]:
@@ -223,13 +223,13 @@ class Comparison:
             if first is not None:
                 why = f": {first.note}" if first.note else ""
                 yield f"No op is to blame by itself; the first difference is {first.place.call} {first.slot}{why}."
-            leaning = told_together((evidence, str(one)) for evidence, one in unfounded(self.ranks))
+            leaning = over_ranks((evidence, str(one)) for evidence, one in unfounded(self.ranks))
             yield from (f"{at}: {text}, and was not compared." for at, text in leaning)
 
     def _unknown(self) -> Iterator[str]:
         """Yield why nobody can say whether the dumps agree."""
         if any(evidence.level != "none" or evidence.proven for evidence in self.ranks):
-            unknown = told_together((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
+            unknown = over_ranks((e, _listed(e.unknown_ends)) for e in self.ranks if e.unknown_ends)
             yield from (f"{at}: nobody knows {ends}." for at, ends in unknown)
         elif any(evidence.rows for evidence in self.ranks):
             otherwise, lone = self._summary.seen_otherwise.count, self._summary.unmatched.count
@@ -257,7 +257,7 @@ class Comparison:
                 told.append((evidence, f"no cause of its own; what differs from {meeting} on was brought by {by}"))
             else:
                 clean.append(evidence)
-        yield from (f"  {at}: {text}" for at, text in told_together(told))
+        yield from (f"  {at}: {text}" for at, text in over_ranks(told))
         if clean:
             yield f"  no cause in {where_all(clean)}"
 
@@ -302,7 +302,7 @@ def where_all(found: Iterable[RankEvidence]) -> str:
     return "; ".join([*(step_and_ranks(step, ranks) for step, ranks in alike.items()), *others])
 
 
-def told_together(sentences: Iterable[tuple[RankEvidence, str]]) -> list[tuple[str, str]]:
+def over_ranks(sentences: Iterable[tuple[RankEvidence, str]]) -> list[tuple[str, str]]:
     """Return each sentence once, with where it holds: of all ranks of a step of which it is said.
 
     Args:
@@ -454,7 +454,7 @@ def compared(evidence: RankEvidence) -> str:
 
 
 def _seen_without_data(evidence: RankEvidence) -> Iterator[str]:
-    """Yield what the calls differ in, of which no data tell what comes of it, in lines."""
+    """Yield in lines what calls differ in where no data show the effect."""
     summary = summary_of(evidence.rows)
     otherwise, lone = summary.seen_otherwise, summary.unmatched
     for row in otherwise.rows:

@@ -95,21 +95,24 @@ def hang(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Hang:
-    """Find who waits for whom in a run that hangs, or that hung and was killed.
+    """Find which rank waits for which in a run that hangs, or that hung and was killed.
 
-    It reads what ranks have begun of collectives and messages, over all steps on file, and their signs of life. The
-    run may still write it.
+    It reads the collectives and messages that ranks have begun, in all steps on file, and their signs of life. The run
+    may still be writing.
 
     Args:
         dump: the dump, or its path.
-        patience_s: how many seconds a rank may let others wait before it is stuck and no longer slow.
+        patience_s: seconds that a rank may let others wait until it counts as stuck instead of slow.
         flight_recorder: files that torch's flight recorder wrote, one for each rank; nothing in them is run.
-        executor: where the steps and ranks are read; None is here.
-        progress: called with how many of how many steps and ranks are read.
+        executor: reads the steps and ranks; None: this process.
+        progress: called with the number of steps and ranks that are read, and of all.
+
+    Returns:
+        The findings, the cause first, and the state of each rank.
 
     Raises:
         MissingDataError: no rank has written anything yet.
-        FormatError: a file is damaged, or no trace of a flight recorder.
+        FormatError: a file is damaged, or is no trace of a flight recorder.
 
     Example:
         >>> hang("dump").findings

@@ -85,15 +85,15 @@ def replay(
 
     Args:
         target: one call, some calls of one step and rank, or a step and rank with all its aten ops: forward,
-            backward and optimizer. Of a path, a `Dump` or a `Step` it is the first step and rank that has calls.
+            backward and optimizer. A path, a `Dump` or a `Step` stands for its first step and rank with calls.
         device: where to run them.
         dtype: ``torch.float64``, the default, judges each op against a reference in float64; None runs the recorded
             dtypes only, to see what is reproduced bit by bit.
         substitute: tensors to use instead of recorded ones, by name (``"Aten.addmm.3.forward.output.0"``). Then the
-            recorded forward is run again from there by data flow, in the recorded dtypes, and a `Graft` is returned.
+            recorded forward runs again from there by data flow, in the recorded dtypes, and a `Graft` is returned.
         keep: with `substitute`, names of tensors to return beside those that nothing read further.
-        allow_ops: ops of libraries to run too, as ``["mylib::*"]``: what they do nobody knows, name those you trust.
-        progress: is called with how many ops are done, of how many.
+        allow_ops: patterns of library ops to run too: ``["mylib::*"]``. Name only those you trust.
+        progress: called with the number of ops that are done, and of all.
 
     Returns:
         A `Replay`, the worst op first; with `substitute` a `Graft`.
@@ -103,7 +103,7 @@ def replay(
         MissingDataError: no bytes were recorded at all, or a name is unknown.
 
     Example:
-        >>> replay("dump").suspects  # ops that are further off than an honest kernel can be
+        >>> replay("dump").suspects  # ops with a larger error than a correct kernel can have
         ()
         >>> graft = replay("dump", substitute={"Aten.addmm.0.forward.output.0": torch.zeros(3, 4)})
         >>> graft.reran[0]

@@ -79,7 +79,7 @@ class Replay:
 
     @property
     def suspects(self) -> tuple[ReplayedOp, ...]:
-        """The ops that are further off than an honest implementation can be; the worst first."""
+        """The ops with a larger error than a correct implementation, the worst first."""
         return tuple(op for op in self.ops if op.ratio > SUSPECT)
 
     @property
@@ -101,7 +101,7 @@ class Replay:
         ops = ((op.name, op.module, op.phase, op.worst) for op in self.ops)
         sentence = (
             f"{len(self.ops)} ops replayed on {self.device} in {self.dtype}, {len(self.skipped)} not; "
-            f"{len(self.suspects)} are further off than an honest implementation is."
+            f"{len(self.suspects)} have larger errors than a correct implementation."
         )
         if self.lacks:
             sentence = f"Not whole: {self.lacks}. {sentence}"

@@ -86,7 +86,7 @@ def positions_of_kinds(rank: RankDump, kinds: Iterable[str]) -> list[int]:
 
 
 def _in_recorded_calls(rank: RankDump, positions: list[int]) -> list[int]:
-    """Return the calls of a cut recording without those whose caller is gone: they cannot be told from others."""
+    """Return the calls of a cut recording, without those whose caller is gone: nothing shows where they belong."""
     if not rank.index_lacks:
         return positions
     calls = rank.tables.calls

@@ -11,20 +11,23 @@ from .host_default import made_on_the_host
 
 @made_on_the_host
 def weights(target: Given | Checkpoint, baseline: Given | Checkpoint, *, progress: Progress | None = None) -> Weights:
-    """Find which weight of a target became which of a baseline.
+    """Match the weights of a target to those of a baseline by their contents.
 
-    Names do not matter. It finds what is equal, cast, transposed, permuted, fused, split, padded, tied, scaled, or
-    merged of several tensors, and says what is altered, extra or missing. Tensors are read one or two at a time.
+    Names do not matter. A weight may be equal, cast, transposed, permuted, fused, split, padded, tied, scaled, or
+    merged of several tensors; others are altered, extra or missing. One or two tensors are in memory at a time.
 
     Args:
         target: the weights in question: a safetensors file or a folder of them, a state dict of ``torch.save``, a dump,
-            a module, tensors by name, or what `open_checkpoint` returned.
-        baseline: the weights that are trusted, given likewise.
-        progress: called with how much is done, of how much.
+            a module, tensors by name, or a result of `open_checkpoint`.
+        baseline: the trusted weights, in the same forms.
+        progress: called with the amount that is done, and of all.
+
+    Returns:
+        A row for each tensor, and the exit code: 0 if every weight is matched.
 
     Raises:
         FormatError: a file is damaged, or is none of these.
-        MissingDataError: there is no such file, a shard is missing, or one of both has no tensors.
+        MissingDataError: no such file exists, a shard is missing, or one side has no tensors.
         StoreError: a file cannot be read.
 
     Example:

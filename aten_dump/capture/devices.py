@@ -176,7 +176,7 @@ def saturates(device_type: str) -> bool:
 
     if device_type != "npu":
         return False
-    return _told(getattr(torch.get_device_module("npu").utils, "is_support_inf_nan", None)) is False
+    return _reported(getattr(torch.get_device_module("npu").utils, "is_support_inf_nan", None)) is False
 
 
 def overflow_status(device: torch.device) -> torch.Tensor:
@@ -292,15 +292,15 @@ def _npu_facts() -> dict[str, Any]:
 
     package = sys.modules.get("torch_npu")
     c, npu = getattr(package, "_C", None), torch.get_device_module("npu")
-    facts = {name: _told(getattr(c, "_npu_getOption", None), option) for name, option in _NPU_OPTIONS.items()}
+    facts = {name: _reported(getattr(c, "_npu_getOption", None), option) for name, option in _NPU_OPTIONS.items()}
     versions = getattr(c, "_get_cann_version", None)
     return {
-        "soc": _told(getattr(npu, "get_device_name", None), 0),
-        "cann": _told(versions, "CANN"),
-        "driver": _told(versions, "DRIVER"),
-        "keeps_nonfinite": _told(getattr(getattr(npu, "utils", None), "is_support_inf_nan", None)),
-        "matmul_hf32": _told(lambda: npu.matmul.allow_hf32),
-        "conv_hf32": _told(lambda: npu.conv.allow_hf32),
+        "soc": _reported(getattr(npu, "get_device_name", None), 0),
+        "cann": _reported(versions, "CANN"),
+        "driver": _reported(versions, "DRIVER"),
+        "keeps_nonfinite": _reported(getattr(getattr(npu, "utils", None), "is_support_inf_nan", None)),
+        "matmul_hf32": _reported(lambda: npu.matmul.allow_hf32),
+        "conv_hf32": _reported(lambda: npu.conv.allow_hf32),
         **facts,
     }
 
@@ -313,22 +313,22 @@ def _cuda_facts() -> dict[str, Any]:
     return {
         "compute_capability": [f"{major}.{minor}" for major, minor in capabilities],
         "cuda": torch.version.cuda,
-        "driver": _told(getattr(torch._C, "_cuda_getDriverVersion", None)),
-        "cudnn": _told(cudnn.version),
+        "driver": _reported(getattr(torch._C, "_cuda_getDriverVersion", None)),
+        "cudnn": _reported(cudnn.version),
         "cudnn_enabled": cudnn.enabled,
         "cudnn_benchmark": cudnn.benchmark,
         "cudnn_deterministic": cudnn.deterministic,
-        "matmul_tf32": _told(lambda: matmul.allow_tf32),
-        "conv_tf32": _told(lambda: cudnn.allow_tf32),
-        "fp16_reduced_precision_reduction": _told(lambda: matmul.allow_fp16_reduced_precision_reduction),
-        "bf16_reduced_precision_reduction": _told(lambda: matmul.allow_bf16_reduced_precision_reduction),
+        "matmul_tf32": _reported(lambda: matmul.allow_tf32),
+        "conv_tf32": _reported(lambda: cudnn.allow_tf32),
+        "fp16_reduced_precision_reduction": _reported(lambda: matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduced_precision_reduction": _reported(lambda: matmul.allow_bf16_reduced_precision_reduction),
     }
 
 
 _FACTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"npu": _npu_facts, "cuda": _cuda_facts}
 
 
-def _told(question: Callable[..., Any] | None, *args: Any) -> Any:
+def _reported(question: Callable[..., Any] | None, *args: Any) -> Any:
     """Return what a device package answers; None where it has no such question, or cannot say."""
     try:
         answer = question(*args) if question is not None else None

@@ -8,7 +8,7 @@ Theory of operation
     kept; `deliver`, at the end of what the program called us for, calls the handler. An op is delayed by microseconds,
     the end of a step or of the recording until what was recorded is on file.
 
-    Functions of ours that run the program's code are marked by `runs_program`: what runs inside of them is the
+    Functions of the recorder that run the program's code are marked by `runs_program`: what runs inside them is the
     program's. Nothing is asked on the path of an op but whether `held` is empty.
 
     A signal that comes again after PATIENCE_SECONDS is not held: whoever presses Ctrl-C twice gets out of a wait for
@@ -42,7 +42,7 @@ _program_runs_in: Final[set[CodeType]] = set()
 
 
 def runs_program(function: _Function) -> _Function:
-    """Mark a function of ours that runs the program's code."""
+    """Mark a function of the recorder that runs the program's code."""
     _program_runs_in.add(function.__code__)
     return function
 

@@ -51,7 +51,7 @@ _entered: Final[list[DumpMode]] = []  # kept: an error may take the program's ow
 
 
 class DumpMode:
-    """Record what runs inside the block; it has more than twenty methods, as it is all that a program asks for.
+    """Record what runs inside the block. All functions for a recorded program are methods of this class.
 
     Args:
         config: what to record; None reads the file that ATEN_DUMP_CONFIG names.
@@ -59,15 +59,14 @@ class DumpMode:
             module paths. Without it the first module called is taken as the model. It is not changed and not kept
             alive.
         sink: where records go instead of files; for tests.
-        outermost: record as if the mode were entered before all other modes of torch that are active now (a default
-            device, a FlopCounterMode): for one that is entered in the midst of a program and outlives them.
-        against: a dump made before, with hashes: as `DumpConfig.against`. `first_difference` says what was found.
+        outermost: record as if the mode were entered before all modes of torch that are active now (a default device,
+            a FlopCounterMode): for a mode that is entered later and outlives them.
+        against: an earlier dump with hashes, as in `DumpConfig.against`. `first_difference` has the result.
 
     Raises:
-        ConfigError: at once, when `config` or `model` is something else, or the torch that is installed cannot do what
-            `config` asks for.
-        StoreError: on entering, when the dump cannot be written there.
-        CaptureError: when the recorder fails and ``on_error="raise"``.
+        ConfigError: `config` or `model` is something else, or the installed torch cannot do what `config` asks for.
+        StoreError: on entering, if the dump cannot be written there.
+        CaptureError: if the recorder fails and ``on_error="raise"``.
 
     Example:
         >>> with DumpMode(DumpConfig(path="dump", steps="0|5-8"), model=model) as dump:

@@ -111,7 +111,7 @@ def _lines_of(thread: int) -> tuple[str, str]:
         found.append(_line(frame.f_code, frame.f_lineno))
         frame = frame.f_back
     del frame
-    return _told(found)
+    return _reported(found)
 
 
 def _lines_of_error(trace: TracebackType | None) -> tuple[str, str]:
@@ -120,14 +120,14 @@ def _lines_of_error(trace: TracebackType | None) -> tuple[str, str]:
     while trace is not None:
         found.append(_line(trace.tb_frame.f_code, trace.tb_lineno))
         trace = trace.tb_next
-    return _told(found[::-1])
+    return _reported(found[::-1])
 
 
 def _line(code: CodeType, number: int | None) -> _Line:
     return code.co_filename, number or 0, getattr(code, "co_qualname", code.co_name)
 
 
-def _told(lines: list[_Line]) -> tuple[str, str]:
+def _reported(lines: list[_Line]) -> tuple[str, str]:
     """Return the innermost lines of the program, and that of all, if another; `lines` has the innermost first."""
     shown = [one for one in lines if not one[0].startswith(OWN_CODE)]
     own = [one for one in shown if is_of_program(one[0])][:_MOST_LINES]

@@ -171,7 +171,7 @@ class StepRecorder:
             self.packs.close()
         if self._has_compiled_passes and self.step.calls:  # a step that was only begun lacks nothing
             self.step.coverage.add("compiled_autograd")
-        self.step.tell_coverage()
+        self.step.report_coverage()
 
 
 class Watch:

@@ -60,7 +60,7 @@ class Session:
         self._in_flight: list[Flight] = []  # collectives that the step before has left under way
         self._recorder: StepRecorder | None = None  # of the step in progress, also while paused or after a failure
         self._failed: AtenDumpError | None = None  # what failed first, as said to the program, without its traceback
-        self._untold: str | None = None  # of a failure that was raised, or came where nothing can be said
+        self._unreported: str | None = None  # of a failure that was raised, or came where nothing can be said
         self._thread = 0  # ident of the thread that entered
 
     # -- the block
@@ -256,9 +256,11 @@ class Session:
             stays: all that watches the program is left in place for the next step.
             is_last: the program did not end it: it leaves no files if nothing was recorded.
         """
-        if self._untold is not None:  # one that was raised may have been taken for the program's ("skip this batch")
+        if (
+            self._unreported is not None
+        ):  # one that was raised may have been taken for the program's ("skip this batch")
             ends_program = isinstance(sys.exc_info()[1], AtenDumpError)  # which then says so
-            _tell_of_failure(self, self._untold, warns=not ends_program)
+            _report_failure(self, self._unreported, warns=not ends_program)
         recorder = self._recorder
         if recorder is None:
             return
@@ -307,8 +309,10 @@ class Session:
         # Or in the words alone, as ctypes gives them; reported later. One that began in our code is ours.
         if RecursionError.__name__ in text_of(error) and not _began_in_recorder(error):
             if first:
-                self._untold = f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
-                self._failed = CaptureError(self._untold)
+                self._unreported = (
+                    f"the program ran into Python's recursion limit, where nothing can be recorded: {error}"
+                )
+                self._failed = CaptureError(self._unreported)
             return
         if not isinstance(error, AtenDumpError):
             where = f"step {self.current_step}, rank {0 if self._run is None else self._run.rank}"
@@ -319,11 +323,11 @@ class Session:
             error = wrapped
         if first:
             self._failed = copy.copy(error)  # the frames of its traceback hold tensors of the program's
-            self._untold = str(error)
+            self._unreported = str(error)
         if self.config.on_error == "raise" and may_raise:
             raise error
         if first:
-            _tell_of_failure(self, str(error))
+            _report_failure(self, str(error))
 
     def note(self, code: str, message: str) -> None:
         """Write a note into the step in progress, if there is one."""
@@ -353,8 +357,8 @@ class Session:
         self.is_entered = False
 
 
-def _tell_of_failure(session: Session, why: str, warns: bool = True) -> None:
-    session._untold = None
+def _report_failure(session: Session, why: str, warns: bool = True) -> None:
+    session._unreported = None
     session.note(FAILED, why)
     if warns:
         warnings.warn(f"aten_dump records no more, the program goes on: {why}", stacklevel=4)

@@ -100,9 +100,9 @@ TEAM_END: Final = TeamEnd()
 
 
 def bell_for_program() -> Bell:
-    """Return what the program's threads wait with for a thread of ours.
+    """Return the bell at which the program's threads wait for a thread of the recorder.
 
-    After an op, torch's threads spin for milliseconds, each on a core that ours could use: they are to wait too.
+    After an op, torch's threads spin for milliseconds, each on a core that the recorder could use: they wait too.
     """
     return TeamBell() if IS_COMPILED and team_address() else Bell()
 

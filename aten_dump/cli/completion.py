@@ -31,7 +31,7 @@ def install_option(function: Any) -> Any:
         expose_value=False,
         is_eager=True,
         callback=_install,
-        help="Complete commands, options and names of calls in this shell, or the one named, and end.",
+        help="Install completion of commands, options and call names for this shell, or for the named one, and exit.",
     )(function)
 
 

@@ -41,9 +41,9 @@ class Update(Protocol):
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """Print a line of ours, which may hold text of a dump; all that goes to a terminal passes through here.
+    """Print a line, which may hold text of a dump; all output to a terminal passes through here.
 
-    A bar makes way for it, and is back when the next thing is done.
+    A progress bar makes way for it, and is back with the next task that is done.
     """
     _make_way()
     click.echo(visible_lines(text), err=err or is_for_records())
@@ -71,9 +71,9 @@ def line_limit(limit: int | None, default: int = _TERMINAL_LINES) -> int | None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout: whole in a pipe, as wide as a terminal is on one; all tables of ours pass through here.
+    """Print a table to stdout: whole in a pipe, in the width of the terminal on one; all tables pass through here.
 
-    What a terminal has no room for is named in the line after it.
+    The line after it names the columns for which a terminal has no room.
     """
     if not is_terminal():
         for line in table.for_pipe():
@@ -114,7 +114,7 @@ def print_lines(lines: Iterable[str], limit: int | None = None) -> None:
 
 
 def say_left_out(count: int, what: str) -> None:
-    """Say on stderr that something was not printed."""
+    """Print to stderr that something was not printed."""
     if count:
         echo(f"... {count} more {what}; --limit 0 prints all", err=True)
 

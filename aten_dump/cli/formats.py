@@ -4,7 +4,7 @@ Theory of operation
     With ``--format json`` stdout has one object, and whatever else a command says goes to stderr: `console.echo` asks
     `is_for_records`. So a command prints as ever, and beside that gives what it found to `print_record`.
 
-In: nothing of ours. Out: objects with the version of their schema, which is in docs/json.
+In: nothing from this package. Out: objects with the version of their schema, which is in docs/json.
 """
 
 from __future__ import annotations
@@ -31,13 +31,20 @@ def is_for_records() -> bool:
 
 
 def keep_stdout_for_records(is_so: bool) -> None:
-    """Say whether stdout is to have nothing but what `print_record` prints."""
+    """Set if stdout may have nothing but what `print_record` prints."""
     global _is_for_records
     _is_for_records = is_so
 
 
-def format_option(what: str) -> Callable[[Function], Function]:
-    """Add --format, text or json; `what` says what the two are."""
+def format_option(*schemas: str, more: str = "") -> Callable[[Function], Function]:
+    """Add --format, text or json.
+
+    Args:
+        schemas: the files in docs/json that describe the object, without ``.schema.json``.
+        more: what else the help says.
+    """
+    files = " or ".join(f"docs/json/{name}.schema.json" for name in schemas)
+    what = f"Text, or one JSON object with the schema {files}{more}."
 
     def chosen(context: click.Context, parameter: click.Parameter, form: str) -> str:
         keep_stdout_for_records(form == "json")

@@ -23,23 +23,23 @@ from .late_imports import import_before, later
 COMMANDS: Final = {
     "run": "Record an unmodified script: python, torchrun, accelerate launch ...",
     "ctl": "Change what a running job records: on, off, steps, level, status.",
-    "ls": "What a dump holds: steps, ranks, calls, bytes.",
-    "show": "The tree of calls, or one call or tensor in full.",
-    "stats": "A table of all values and their statistics, also as CSV or JSON.",
-    "saved": "Memory that forward keeps alive for backward, by call and module.",
-    "check": "What is almost surely wrong in a recorded step, without a baseline.",
-    "compare": "Compare two dumps: the first op that is wrong, and the table.",
-    "weights": "Which parameter of a checkpoint became which of another, by contents.",
-    "replay": "Run recorded ops again: which one is off? Also writes a script that runs one alone.",
-    "nonfinite": "Where NaN and Inf came from, in execution order.",
-    "hang": "Who waits for whom in a run that hangs: which rank, where, since when.",
+    "ls": "List the steps, ranks, calls and bytes of a dump.",
+    "show": "Show the tree of calls, or one call or tensor in full.",
+    "stats": "Print statistics of all values, also as CSV, JSON or Parquet.",
+    "saved": "Show memory that forward keeps alive for backward, by call and module.",
+    "check": "Find mistakes in one recorded step, without a baseline.",
+    "compare": "Compare two dumps and name the first op that is wrong.",
+    "weights": "Match the weights of two checkpoints by their contents.",
+    "replay": "Run recorded ops again and rank them by error; write a script that runs one alone.",
+    "nonfinite": "Find the calls that produced NaN and Inf.",
+    "hang": "Find which rank waits for which in a run that hangs, where, and since when.",
     "export": "Write a dump for msprobe, HDF5, numpy, Parquet, Perfetto, TensorBoard ...",
-    "report": "A dump or a comparison as one HTML file to look at and to mail.",
-    "serve": "The same report over a local server: dumps of any size, tensors as heat maps.",
-    "config": "Check, convert or begin a config file, also msprobe's and MindSpore's.",
+    "report": "Write a dump or a comparison as one HTML file.",
+    "serve": "Show the report over a local server: dumps of any size, tensors as heat maps.",
+    "config": "Check, convert or create a config file; reads those of msprobe and MindSpore.",
     "verify": "Check every checksum of a dump.",
     "recover": "Finish an interrupted dump.",
-    "env": "Versions and devices of this machine or of a run; what two runs differ in.",
+    "env": "Print versions and devices of this machine or of a run; compare two runs.",
 }
 
 _FOLDERS: Final = {  # of commands that are not in `commands` itself
@@ -115,7 +115,7 @@ def _end(code: int) -> None:
 
 
 def _text_of(error: AtenDumpError | OSError) -> str:
-    """Return the message of an error; of those of ours with a number of the system's, the words alone."""
+    """Return the message of an error, without the errno of a `StoreError`."""
     return error.strerror if isinstance(error, StoreError) and error.strerror else str(error)
 
 
@@ -123,9 +123,9 @@ def _text_of(error: AtenDumpError | OSError) -> str:
 @install_option
 @click.version_option(f"{__version__} ({build_text()})", prog_name="aten-dump")
 def main() -> None:
-    """Read what aten_dump recorded of a PyTorch program.
+    """Record PyTorch programs and analyse the dumps.
 
-    DUMP is the directory that DumpConfig.path named. No accelerator is needed.
+    DUMP is the directory in DumpConfig.path. Reading it needs no accelerator.
 
     \b
     Start with

@@ -47,13 +47,17 @@ _PLACES = (
     click.option("--rank", type=int, help="Rank to read.  [default: all]"),
 )
 _FILTERS = (
-    click.option("--op", help="Op or api in full (aten::addmm, Functional.linear), a part of it, or regex:..."),
+    click.option(
+        "--op", help="Only this op or API: its name (aten::addmm, Functional.linear), a part of it, or regex:..."
+    ),
     click.option("--kind", type=click.Choice(CALL_KINDS), help="Only calls of this kind."),
     click.option("--phase", type=click.Choice(PHASES), help="Only calls of this phase."),
-    click.option("--mode", type=click.Choice(list(MODES)), help="Only calls in such modules, or in this grad mode."),
-    click.option("--module", help="Glob on the module path: 'transformer.h.*.attn'; takes in what is inside."),
-    click.option("--scope", help="Only calls in scopes of this name (DumpMode.scope), backward too; or regex:..."),
-    click.option("--name", "call_name", help="A part of the call's name, or regex:..."),
+    click.option(
+        "--mode", type=click.Choice(list(MODES)), help="Only calls in modules of this mode, or in this grad mode."
+    ),
+    click.option("--module", help="Only calls in these modules, by a glob on their paths: 'transformer.h.*.attn'."),
+    click.option("--scope", help="Only calls in scopes of this name (DumpMode.scope) and their backward; or regex:..."),
+    click.option("--name", "call_name", help="Only calls with this text in their name, or regex:..."),
 )
 
 
@@ -67,7 +71,7 @@ _LIBRARIES = (
         "--allow-ops",
         multiple=True,
         metavar="PATTERN",
-        help="Ops of a library to run too, as 'mylib::*'; may be repeated. A dump names ops: name those you trust.",
+        help="Run ops of this library too, such as 'mylib::*'; can be repeated. Allow only libraries that you trust.",
     ),
     click.option(
         "--import",
@@ -76,7 +80,7 @@ _LIBRARIES = (
         metavar="MODULE",
         expose_value=False,
         callback=_import,
-        help="Module, or .py file, to import first, as it registers ops of your own; may be repeated.",
+        help="Module or .py file to import first, for instance to register your own ops; can be repeated.",
     ),
 )
 
@@ -114,13 +118,13 @@ def _add(function: Function, options: tuple[Callable[[Function], Function], ...]
 
 
 def limit_option(default: int | None, what: str) -> Callable[[Function], Function]:
-    """Add --limit: most of `what` to print, 0 for all."""
+    """Add --limit: the maximum number of `what` to print, 0 for all."""
     shown = f"{default} on a terminal, all in a pipe" if default else "all"
     return click.option(
         "--limit",
         type=click.IntRange(min=0),
         default=None,
-        help=f"Most {what} to print, 0 for all.  [default: {shown}]",
+        help=f"Maximum number of {what} to print; 0: all.  [default: {shown}]",
     )
 
 

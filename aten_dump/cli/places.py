@@ -74,7 +74,7 @@ class Place:
 
 
 def _has(rank: RankDump, name: str) -> bool:
-    """Return whether a name is that of a call or of a tensor."""
+    """Return True if a name is that of a call or of a tensor."""
     if name in rank:
         return True
     try:

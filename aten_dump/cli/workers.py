@@ -28,9 +28,9 @@ _imported: Final[list[str]] = []  # what the user named, to be imported in worke
 
 def jobs_option(function: Function) -> Function:
     """Add --jobs and --scheduler."""
-    text = "Processes; each works on one step-rank at a time."
+    text = "Number of processes; each works on one step and rank at a time."
     jobs = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help=text)
-    text = "Dask's scheduler, whose workers share the step-ranks; they must see the dumps under the same paths."
+    text = "Dask scheduler whose workers share the work; they must see the dumps under the same paths."
     scheduler = click.option("--scheduler", metavar="ADDRESS", expose_value=False, callback=_keep_scheduler, help=text)
     return jobs(scheduler(function))
 

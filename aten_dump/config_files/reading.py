@@ -18,7 +18,7 @@ VARIABLES: Final = ("ATEN_DUMP_CONFIG", "MINDSPORE_DUMP_CONFIG")  # the first th
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Translation:
-    """Read a config file of ours or of another tool.
+    """Read a config file of aten_dump or of another tool.
 
     Raises:
         ConfigError: the file is missing, is not valid, or holds a key or value that its tool does not allow.

@@ -118,15 +118,15 @@ class Call(CallFacts):
         A backward call in code of the program's own, as a custom ``Function.backward`` has, is made there; any other
         where its forward call is made.
         """
-        return self._tables.told(self._stack_told, source_lines)
+        return self._tables.told(self._stack_text, source_lines)
 
     @property
     def called_from(self) -> str:
         """The caller's line where `where` is called from several places, and the line alone is ambiguous; else ""."""
-        return str(self._rank.callers.of(self._stack_told) or "")
+        return str(self._rank.callers.of(self._stack_text) or "")
 
     @property
-    def _stack_told(self) -> int:
+    def _stack_text(self) -> int:
         stack = self._record.stack
         if self.phase != "backward" or self._rank.callers.is_within_backward(stack):
             return stack

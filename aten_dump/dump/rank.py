@@ -18,10 +18,19 @@ from .handle_sequences import Calls, Values
 from .handles import Call, Recording, Value
 from .index.tables import Tables
 from .loss_scale import LossScale, loss_scales_of
+from .named_by_program import (
+    Mark,
+    RecordedModule,
+    SavedTensor,
+    gradients,
+    marks,
+    recorded_module,
+    saved_tensors,
+    scopes,
+)
 from .optimizer_groups import OptimizerGroup, optimizer_groups
 from .saved_for_backward import PackedTensor, SavedForBackward, SavedValues, distinct_nbytes
 from .shown.notebook_html import rank_html
-from .told_by_program import Mark, RecordedModule, SavedTensor, gradients, marks, recorded_module, saved_tensors, scopes
 from .unseen_writes import UNSEEN, UnseenWrite, named, unseen_writes
 from .wholeness import State, lacks_of, state_of
 from .why_absent import missing_parts, no_such_call, why_no_calls
@@ -62,6 +71,7 @@ class RankDump(Recording):
 
     @property
     def header(self) -> records.Header:
+        """The header of the index: format version, step, rank, world size and config."""
         return self.tables.header
 
     @property

@@ -141,10 +141,10 @@ class Dump:
         except KeyError:
             raise MissingDataError(
                 f"step {step!r} is not in {self.path}; recorded steps: {_numbers(self._steps)}. "
-                f"Was it selected by DumpConfig.steps?{self._told_of_attempts()}"
+                f"Was it selected by DumpConfig.steps?{self._note_of_attempts()}"
             ) from None
 
-    def _told_of_attempts(self) -> str:
+    def _note_of_attempts(self) -> str:
         names = [dump.path.name for dump in self.attempts.values()]
         return f" Restarts of the program wrote {', '.join(names)}: open those." if names else ""
 
@@ -177,13 +177,16 @@ def open_dump(path: str | os.PathLike[str], *, verify: bool = True) -> Dump:
     """Open a dump for reading. No accelerator is needed, and no index is read yet.
 
     Args:
-        path: the directory or URL that DumpConfig.path named, or a directory that msprobe or MindSpore's dump wrote.
-        verify: compare the bytes of tensors with their checksums when they are first read, which takes a tenth to a
-            third more time; False shows damaged bytes as they are.
+        path: the directory or URL in DumpConfig.path, or a dump of msprobe or MindSpore.
+        verify: compare the bytes of tensors with their checksums at the first read, which takes a tenth to a third more
+            time; False returns damaged bytes as they are.
+
+    Returns:
+        A `Dump`, from which steps, ranks, calls and values are read when they are used.
 
     Raises:
-        StoreError: there is no such directory, or it cannot be read.
-        ConfigError: it is a URL of no object store, or the extra ``remote`` is not installed.
+        StoreError: no such directory exists, or it cannot be read.
+        ConfigError: the URL is of no object store, or the extra ``remote`` is not installed.
         FormatError: it is not a dump.
 
     Example:

@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 from ..errors import AtenDumpError
 from ..store.records import DAMAGED, FAILED, RECOVERED
 from .index.tables import Tables
-from .shown.step_ranks import told_together
+from .shown.step_ranks import over_ranks
 
 State = Literal["complete", "interrupted", "damaged"]
 _MOST_LINES: Final = 8
@@ -76,7 +76,7 @@ def not_whole_lines(where: object, ranks: Iterable[Recorded], problems: Iterable
     """
     found = [(rank.step, rank.rank, _lacks(rank)) for rank in ranks]
     lacking = [one for one in found if one[2]]
-    lines = [f"{where}, {line}" for line in told_together(lacking)]
+    lines = [f"{where}, {line}" for line in over_ranks(lacking)]
     lines += [f"{where} is not whole: {problem}" for problem in problems]
     if len(lines) <= _MOST_LINES:
         return lines

@@ -83,7 +83,7 @@ def slots_of(call: Call) -> list[tuple[str, Value]]:
 
 
 def require(package: str, extra: str) -> None:
-    """Say which extra a target needs, where it is not installed.
+    """Name the extra that a target needs, if it is not installed.
 
     Raises:
         MissingDataError: it is not installed.

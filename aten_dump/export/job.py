@@ -91,8 +91,8 @@ def _ranks(dump: Dump, options: Options) -> list[RankDump]:
     found = [rank for rank in dump.all_ranks() if rank.step in steps and rank.rank in ranks]
     if not found:
         raise MissingDataError(
-            f"{dump.path} has no step in {options.steps!r} with a rank in {options.ranks!r}; "
-            f"recorded steps: {', '.join(map(str, dump.steps)) or 'none'}, ranks: {', '.join(map(str, dump.ranks))}"
+            f"steps {options.steps!r} of ranks {options.ranks!r} are not in {dump.path}; recorded steps: "
+            f"{', '.join(map(str, dump.steps)) or 'none'}; ranks: {', '.join(map(str, dump.ranks)) or 'none'}"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Export targets: one of ours is a row here and a file in `formats`; those of other tools are extensions."""
+"""Export targets: a built-in one is a row here and a file in `formats`; those of other tools are extensions."""
 
 from __future__ import annotations
 

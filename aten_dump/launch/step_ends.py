@@ -1,11 +1,11 @@
 """When a step ends: where an optimizer's step returns.
 
 Theory of operation
-    ``torch.optim.Optimizer`` wraps the ``step`` of each class once, when the first of that class is made, with what
-    runs the hooks (`Optimizer.profile_hook_step`). Put there before any optimizer is, we wrap once more around that:
-    hooks of ours would run inside, before the step has returned. So accumulating gradients over several batches makes
-    one step, as does a wrapper that calls the optimizer it wraps (accelerate's, Lightning's). A step that a GradScaler
-    has skipped, as gradients were not finite, counts too.
+    ``torch.optim.Optimizer`` wraps the ``step`` of each class once, when the first of that class is made, in a
+    function that runs the hooks (`Optimizer.profile_hook_step`). Installed before the first optimizer is made, our
+    wrapper goes around that one: hooks would run inside, before the step has returned. So gradients that are
+    accumulated over several batches make one step, and so does a wrapper that calls the optimizer it wraps
+    (accelerate's, Lightning's). A step that a GradScaler has skipped, as gradients were not finite, counts too.
 
     Where the program has several optimizers, the end waits for the next call of a module: optimizers that step one
     after the other share a step, and the two parts of a GAN's iteration, each with a forward of its own, are two.
@@ -30,11 +30,11 @@ from ..capture.torch_internals.patches import Patch
 
 
 class StepEnds:
-    """Tells when the program's steps end.
+    """Calls a function where a step of the program ends.
 
     Args:
-        is_alone: asked of an optimizer that has just stepped: whether the program has no other.
-        end: is called where a step ends, in the program's main thread.
+        is_alone: returns True if the program has no optimizer but this one, which has just stepped.
+        end: called where a step ends, in the program's main thread.
     """
 
     def __init__(self, is_alone: Callable[[Optimizer], bool], end: Callable[[], None]) -> None:

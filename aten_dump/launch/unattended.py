@@ -160,7 +160,7 @@ class UnattendedRecording(Unattended):
             self._dump.step()
 
     def say_if_nothing(self) -> None:
-        """Say that neither this process nor one that it started recorded anything, and why."""
+        """Print that neither this process nor one that it started recorded anything, and why."""
         folder, is_local = folder_of_attempt(self._config.path)[0], url_scheme(str(self._config.path)) is None
         if is_local and not (self._could_begin or folder.exists()):
             with contextlib.suppress(OSError, ValueError):

@@ -10,7 +10,7 @@ from ..analysis.nonfinite.explanations import Slot
 from ..analysis.nonfinite.search import Event, NonFinite
 from ..dump.shown.command_lines import next_line
 from ..dump.shown.short_texts import format_exactly
-from ..dump.shown.step_ranks import told_together
+from ..dump.shown.step_ranks import over_ranks
 from ..dump.wholeness import reason_of
 from ..store.op_names import is_collective
 from .table import Table, names, numbers, words
@@ -115,7 +115,7 @@ def total_lines(all_found: Sequence[NonFinite], clean: int) -> Iterator[str]:
     contained = sum(1 for found in all_found if found.first is None and not found.scaled and found.contained)
     aside = f" (in {contained} a NaN or Inf reached nothing)" if contained else ""
     folders = f"{len(all_found)} step/rank folders have"
-    yield f"{clean} of {folders} no NaN or Inf but masks{aside}" if clean else f"all {folders} NaN or Inf{aside}"
+    yield f"{clean} of {folders} no NaN or Inf, masks ignored{aside}" if clean else f"all {folders} NaN or Inf{aside}"
     lacking = sum(1 for found in all_found if found.first is None and found.lacks)
     if lacking:
         yield f"of {lacking} that are not whole it is not known"
@@ -132,7 +132,7 @@ def how_early(found: NonFinite) -> tuple[int, int]:
 
 def short_lines(all_found: Iterable[NonFinite]) -> Iterator[str]:
     """Return a line for steps and ranks of which no more is said, those of which the same is said together."""
-    return told_together((found.step, found.rank, _in_short(found)) for found in all_found)
+    return over_ranks((found.step, found.rank, _in_short(found)) for found in all_found)
 
 
 def _in_short(found: NonFinite) -> str:

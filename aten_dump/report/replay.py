@@ -13,7 +13,7 @@ from ..analysis.repeat import Repeated
 from ..analysis.replay import Replay, ReplayedOp
 from ..analysis.rerun.rounding_error import SUSPECT, LocalError
 from ..dump.shown.command_lines import next_line
-from ..dump.shown.step_ranks import told_together
+from ..dump.shown.step_ranks import over_ranks
 from ..dump.wholeness import reason_of
 from .table import Table, names, numbers, words
 
@@ -34,14 +34,14 @@ def _answer(found: Replay) -> Iterator[str]:
         yield f"  {_place(guilty)}"
         others = len(found.suspects) - 1
         if others:
-            yield f"  {others} other ops are further off than an honest implementation is (more than {SUSPECT:g} times)"
+            yield f"  {others} other ops have larger errors than a correct implementation (more than {SUSPECT:g} times)"
     elif found.layers:
-        yield f"each op of {where} is as near as an honest implementation is, but a compiler made another function"
+        yield f"each op of {where} is as exact as a correct implementation, but a compiler made another function"
     elif found.lacks:
         yield f"whether an op of {where} is off is not known: the recording is {reason_of(found.lacks)}"
     elif found.ops and found.dtype == "float64":
         worst = found.ops[0]
-        yield f"no op of {where} is further off than an honest implementation is"
+        yield f"no op of {where} has a larger error than a correct implementation"
         if worst.worst.error:
             yield f"  the worst is {worst.name}: {_verdict(worst.worst)}"
     elif found.ops:
@@ -60,7 +60,7 @@ def all_lines(found: Sequence[Replay]) -> Iterator[str]:
     if first is not None:
         yield from _answer(first)
     others = [one for one in found if one is not first]
-    yield from islice(told_together((one.step, one.rank, _in_short(one)) for one in others), _MOST_LINES)
+    yield from islice(over_ranks((one.step, one.rank, _in_short(one)) for one in others), _MOST_LINES)
     if found:
         ops = [op for one in found for op in one.ops]
         skipped = tuple(call for one in found for call in one.skipped)
@@ -85,7 +85,7 @@ def _in_short(found: Replay) -> str:
     if not found.ops:
         return "no op could be replayed"
     if found.dtype == "float64":
-        return "no op is further off than an honest implementation is"
+        return "no op has a larger error than a correct implementation"
     return f"replayed in the recorded dtypes, {len(found.unequal)} of {len(found.ops)} ops not bit-equal"
 
 

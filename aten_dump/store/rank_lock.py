@@ -5,9 +5,9 @@ Theory of operation
     writes, or copies its folder, would lose it. So the lock is one of the open file description where the system has
     such (Linux): it ends when the last descriptor that came of this `open` is closed, with the process or before.
     Forked children, who may outlive the process, close theirs when they begin. Elsewhere it is a POSIX lock, which the
-    process may always take again. So it lies on a file of its own, `.lock`, that nothing of ours opens but to lock it,
-    and a table says what is held. Who has locked the file looks whether it is still the one of that name, as the
-    holder removes it at the end.
+    process may always take again. So it is on a file of its own, `.lock`, which is opened for nothing else, and a
+    table says what is held. Whoever has locked the file checks that it still has that name, as the holder removes it
+    at the end.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def recover(directory: Path, elsewhere: Mapping[int, int] | None = None) -> Reco
 
     Raises:
         StoreError: another process is still writing it, or the disk refuses.
-        FormatError, MissingDataError: there is no index of ours.
+        FormatError, MissingDataError: there is no index, or none of aten_dump.
     """
     path = index_path(directory)
     directory = path.parent

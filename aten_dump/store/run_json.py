@@ -42,7 +42,7 @@ class RunFile:
         self._lock = threading.Lock()
 
     def add_steps(self, steps: Iterable[int]) -> None:
-        """Say that the files of steps are there."""
+        """Record that the files of steps exist."""
         with self._lock:
             for step in steps:
                 _add(self._steps, step)

@@ -39,10 +39,10 @@ Models = nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module] | None
 
 
 class Watch:
-    """Measure every so many steps, and write what was found; it has more than fifteen attributes, as a user's handle.
+    """Measure one step in `every`, and write the numbers; it has more than fifteen attributes, as a user's handle.
 
-    Steps are counted by `step`. In a program that never calls it, a step ends where the optimizer has stepped. In
-    steps that are not watched nothing is active but one hook that counts.
+    `step` ends a step. In a program that never calls it, a step ends when the optimizer has stepped. In steps that are
+    not watched, only one hook is active, which counts.
 
     Args:
         every: steps 0, `every`, 2 * `every`, ... are watched.
@@ -52,14 +52,14 @@ class Watch:
         optimizer: the optimizer, or several; a step ends where the last of them has stepped. None: any that holds
             parameters of the model.
         modules: globs on paths of modules (``"*.mlp"``), or ``regex:...``: whose results are measured.
-        formats: of `FORMATS`: what all tensors would lose in these. Of float16, bfloat16 and float8 tensors the shares
-            of their own format are measured in any case.
+        formats: names of `FORMATS`: measure what all tensors would lose in these. The shares of float16, bfloat16 and
+            float8 tensors in their own format are always measured.
         parts: of ``("parameters", "gradients", "updates", "activations", "loss")``. Updates take copies of the
             parameters while an optimizer steps.
         rules: limits of alerts; None: no alerts.
-        record: a path, or a `DumpConfig`: an alert has the next step recorded there, whole.
-        records: how many steps are recorded at most.
-        on_alert: is called with each `Alert`, on the rank that writes.
+        record: a path, or a `DumpConfig`: the step after an alert is recorded there in full.
+        records: maximum number of recorded steps.
+        on_alert: called with each `Alert`, on the rank that writes.
         ranks: ``"together"``: rank 0 writes for all, and all ranks watch. ``"each"``: each writes for itself.
 
     Attributes:

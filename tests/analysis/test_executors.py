@@ -113,7 +113,7 @@ def test_jobs_on_the_command_line(dumps: tuple[Path, Path], capsys: pytest.Captu
     assert [out.count(f"step {step} ranks 0-1: first cause") for step in (0, 1)] == [1, 1]
     assert run("replay", baseline, "--all", "--jobs", "2") == 0
     out = capsys.readouterr().out
-    assert [out.count(f"step {step} ranks 0-1: no op is further off") for step in (0, 1)] == [1, 1]
+    assert [out.count(f"step {step} ranks 0-1: no op has a larger error") for step in (0, 1)] == [1, 1]
     assert run("replay", baseline, "--jobs", "2") == run("replay", baseline, "--all", "--step", "0") == 2
     assert "--all" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def test_a_replay_shows_the_worst_ops_first(paths: tuple[Path, Path]) -> None:
     found = replay(paths[0])
     assert found.guilty is not None
     text = parsed(found._repr_html_()).text
-    assert found.guilty.name in text and f"{len(found.suspects)} are further off" in text
+    assert found.guilty.name in text and f"{len(found.suspects)} have larger errors" in text
     assert text.index(found.ops[0].name) < text.index(found.ops[1].name)
 
 

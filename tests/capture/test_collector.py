@@ -92,7 +92,7 @@ def test_torchs_storages_are_not_looked_through_for_having_been_asked_for(mode: 
     assert gone() is None
 
 
-@pytest.mark.skipif(not saved_tensors.TELLS, reason="a torch that does not show what its nodes saved")
+@pytest.mark.skipif(not saved_tensors.SHOWS_SAVED, reason="a torch that does not show what its nodes saved")
 def test_nor_are_the_storages_of_numbers_that_nodes_save(mode: DumpMode) -> None:
     x = torch.ones(2, 4, requires_grad=True)
     with mode:

@@ -11,7 +11,7 @@ from aten_dump import compare
 from tests.capture.bits import calls, raw, values
 from tests.distributed.comparing import differences
 from tests.distributed.launching import RANKS, Launched, launch, launch_once
-from tests.torch_features import TELLS_REDUCTIONS, needs_fsdp_on_cpu
+from tests.torch_features import SHOWS_REDUCTIONS, needs_fsdp_on_cpu
 
 STEPS = 2
 
@@ -84,7 +84,7 @@ class TestDDP:
             assert call.name.startswith("Distributed.allreduce_.")
             assert call.phase == "backward"
             assert call.inputs[0][1] == {"group": "0", "backend": "gloo", "ranks": [0, 1]}
-            if TELLS_REDUCTIONS:  # this one is asked for by C++ code
+            if SHOWS_REDUCTIONS:  # this one is asked for by C++ code
                 assert call.inputs[0][2].text == "ReduceOp.SUM"
             (before,), (after,) = values(call.inputs), values(call.outputs)
             assert not before.undefined and not after.undefined

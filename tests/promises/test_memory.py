@@ -19,7 +19,7 @@ from tests.capture.oracle import Lifetimes
 from tests.capture.process_state import resident
 from tests.models import build, train_step
 from tests.sampling import diagonal, slow_but_for
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_saved_hooks_shown
 
 MIB = 1 << 20
 LEVELS = ("aten", "api", "module", "mix")
@@ -71,7 +71,7 @@ def test_memory_is_bounded_while_tensors_are_written(tmp_path: Path, level: str)
 
 
 @pytest.mark.parametrize(
-    "saved_tensors", ["nodes", pytest.param("hooks", marks=[needs_saved_hooks_told, pytest.mark.slow])]
+    "saved_tensors", ["nodes", pytest.param("hooks", marks=[needs_saved_hooks_shown, pytest.mark.slow])]
 )
 def test_memory_is_bounded_over_steps_while_the_disk_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_tensors: str

@@ -85,14 +85,14 @@ def test_of_several_steps_the_earliest_is_where_it_began_and_a_maker_goes_before
     received = found(1, outside=(event(3, "outside"),))
     assert list(total_lines([late, received, early], 4)) == [
         "it began in step 1, rank 0: Aten.log.9.forward (aten::log)",
-        "4 of 3 step/rank folders have no NaN or Inf but masks",
+        "4 of 3 step/rank folders have no NaN or Inf, masks ignored",
     ]
     reduced = found(1, producers=(event(2, op="c10d::allreduce_", name="Distributed.allreduce_.0.backward"),))
     for others in ([early], [received]):
         assert "allreduce" not in next(iter(total_lines([reduced, *others], 0))), "it may have come from the other rank"
     assert "allreduce" in next(iter(total_lines([reduced, late], 0)))
     assert list(total_lines([found(unknown=3)], 1))[1] == "of 1 of these not all could be judged"
-    assert list(total_lines([found()], 1)) == ["1 of 1 step/rank folders have no NaN or Inf but masks"]
+    assert list(total_lines([found()], 1)) == ["1 of 1 step/rank folders have no NaN or Inf, masks ignored"]
 
 
 def test_of_many_ranks_those_alike_are_one_line() -> None:
@@ -146,5 +146,5 @@ def test_what_reaches_nothing_is_told_behind_and_is_no_finding() -> None:
     assert list(what_next(both)) == ["Next: aten-dump show dump Aten.log.7.forward --step 0 --rank 0"]
     assert list(what_next(found())) == []
     assert list(total_lines([found(contained=(aside,))], 1)) == [
-        "1 of 1 step/rank folders have no NaN or Inf but masks (in 1 a NaN or Inf reached nothing)"
+        "1 of 1 step/rank folders have no NaN or Inf, masks ignored (in 1 a NaN or Inf reached nothing)"
     ]

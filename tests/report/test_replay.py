@@ -37,12 +37,12 @@ def test_the_worst_op_above_the_floor_is_the_suspect() -> None:
 
 def test_other_suspects_are_counted() -> None:
     lines = list(answer_lines(replay(op("a", 3 * SUSPECT), op("b", 2 * SUSPECT), op("c", SUSPECT))))
-    assert lines[2].startswith("  1 other ops are further off"), "an op at the limit is as good as an honest one"
+    assert lines[2].startswith("  1 other ops have larger errors"), "an op at the limit is as good as an honest one"
 
 
 def test_without_a_suspect_the_worst_is_told() -> None:
     lines = list(answer_lines(replay(op("a", SUSPECT, equal=True), op("b", 0.1, drew=True))))
-    assert lines[0] == "no op of dump (step 2, rank 1) is further off than an honest implementation is"
+    assert lines[0] == "no op of dump (step 2, rank 1) has a larger error than a correct implementation"
     assert lines[1].startswith("  the worst is a: output.1 has")
     assert lines[2].startswith(
         "2 ops replayed on cpu: 1 bit-equal in the recorded dtype (1 of all drew random numbers)"

@@ -319,11 +319,11 @@ class Ends:
 
     def run(self) -> None:
         before = len(self._walk.evidence.findings)
-        tells_memory = not any(rank.config.get("source") for rank in self._walk.ranks)  # other tools do not
-        found = [*self._losses(), *self._gradients(), *(self._left() if tells_memory else ())]
+        says_memory = not any(rank.config.get("source") for rank in self._walk.ranks)  # other tools do not
+        found = [*self._losses(), *self._gradients(), *(self._left() if says_memory else ())]
         for end in found:
             self._judge(end)
-        if tells_memory:
+        if says_memory:
             self._left_alone()
         is_new = len(self._walk.evidence.findings) > before
         self.agree = not is_new and all(map(self._agrees, found))

@@ -23,7 +23,7 @@ from ..evidence.noise_floors import limits_of
 from ..rerun.run_op import bits
 
 _OF_STEPS: Final = 8.0  # times the root of the number of steps
-_TELLING: Final = ("min", "max", "mean", "l2norm")  # statistics that tell a tensor from others
+_TELLING: Final = ("min", "max", "mean", "l2norm")  # statistics that differ from tensor to tensor
 _SOURCE: Final = "it came from outside the step (a parameter, a buffer, data, numbers of Python) and differs already"
 
 

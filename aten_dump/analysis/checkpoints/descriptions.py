@@ -1,4 +1,4 @@
-"""Say in words how a tensor is laid out in others.
+"""Describe in words the layout of a tensor in others.
 
 In: positions. Out: short texts, such as ``rows 0-767`` or ``permuted within heads of 64``.
 """
@@ -96,7 +96,7 @@ def is_part(piece: Piece) -> bool:
 
 
 def part_text(layout: Layout) -> str:
-    """Say which part of their sources the pieces of a layout are; "" where it is all of them."""
+    """Return in words which part of their sources the pieces of a layout are; "" for all of them."""
     return ", ".join(dict.fromkeys(_part_of(piece) for piece in layout.pieces if is_part(piece)))
 
 
@@ -119,7 +119,7 @@ def _rest_is_empty(piece: Piece, places: np.ndarray) -> bool:
 
 
 def _arrangement(layout: Layout, noun: str) -> str:
-    """Say how the pieces of a tensor lie in it."""
+    """Return in words how the pieces of a tensor lie in it."""
     runs = [ranges(piece.given) for piece in layout.pieces]
     if all(len(run) == 1 for run in runs):
         if all(run[0][0] == run[0][1] for run in runs):
@@ -134,7 +134,7 @@ def _arrangement(layout: Layout, noun: str) -> str:
 
 
 def rounding_text(apart: Apart, tensor: Profile, sources: Sequence[Profile]) -> tuple[str, str] | None:
-    """Say how elements were rounded, as a kind and a text; None if they were not and the dtype is the same."""
+    """Return how elements were rounded, as a kind and a text; None if they were not and the dtype is the same."""
     mine = tensor.stored.dtype
     others = dict.fromkeys(one.stored.dtype for one in sources if one.stored.dtype != mine)
     held = dict.fromkeys(one.exact_in for one in sources)
@@ -179,7 +179,7 @@ def ranges_text(positions: Indexes) -> str:
 
 
 def permutation_text(order: Indexes, noun: str) -> str:
-    """Say how a permutation of 0, 1, 2, ... is one; "" if it is none."""
+    """Describe a permutation of 0, 1, 2, ...; "" if nothing is permuted."""
     count = len(order)
     if np.array_equal(order, np.arange(count)):
         return ""
@@ -196,7 +196,7 @@ def permutation_text(order: Indexes, noun: str) -> str:
 
 
 def _within(blocks: Indexes, size: int, noun: str) -> str:
-    """Say how each of some blocks is permuted within itself."""
+    """Describe how each of some blocks is permuted within itself."""
     half = np.arange(size).reshape(2, -1) if size % 2 == 0 else np.zeros((1, 1))
     pattern = blocks[0]
     if not (blocks == pattern).all():

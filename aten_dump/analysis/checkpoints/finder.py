@@ -555,7 +555,7 @@ def _factors(piece: Piece, given: Indexes) -> Array:
 
 
 def difference_text(layout: Layout, apart: Apart) -> str:
-    """Say what is other in a tensor of which most vectors are those of others."""
+    """Describe the differences of a tensor most of whose vectors are found in others."""
     noun = noun_of(layout.view, layout.tensor.shape)
     texts = [_text(apart, layout.view, layout.tensor.shape)] if apart.differing else []
     if len(layout.unknown):

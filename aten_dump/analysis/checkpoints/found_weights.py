@@ -152,7 +152,7 @@ def _short(names: Sequence[str]) -> Sequence[str]:
 
 
 def _numbers_text(group: Sequence[Weight]) -> str:
-    """Say which layers a group is of, where the names have one number."""
+    """Return the layers of a group, if its names have one number."""
     found = sorted(places[0] for weight in group if len(places := numbers((weight.target or weight.baseline)[0])) == 1)
     if len(found) != len(group) or len(set(found)) != len(group):
         return ""

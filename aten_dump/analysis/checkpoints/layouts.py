@@ -150,7 +150,7 @@ def _rank(layout: Layout) -> tuple[float, float, bool]:
 
 
 class _Assignment:
-    """Says of each vector of one view which vector of the other side it is."""
+    """Maps each vector of one view to a vector of the other side."""
 
     def __init__(
         self, tensor: Profile, vectors: Vectors, table: VectorTable, prefers: Callable[[Profile], float]

@@ -123,8 +123,8 @@ def _is_along(first: Value, first_dim: int, given: Value, dim: int, maker: Call)
 
 def _softmax_of(call: Call) -> tuple[Value | None, int]:
     args = call.inputs[0]
-    is_told = len(args) > 1 and isinstance(args[0], Value) and isinstance(args[1], int)
-    return (args[0], args[1]) if is_told else (None, 0)
+    is_said = len(args) > 1 and isinstance(args[0], Value) and isinstance(args[1], int)
+    return (args[0], args[1]) if is_said else (None, 0)
 
 
 def _through_views(step: StepFacts, value: Value) -> Call | None:

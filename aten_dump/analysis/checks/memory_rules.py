@@ -51,7 +51,7 @@ def _overwritten(step: StepFacts, call: Call, saved: dict[tuple[object, ...], Va
 
 
 def same_elements(one: Value, other: Value) -> bool | None:
-    """Return whether two values have the same bits, None where neither hashes nor bytes say so."""
+    """Return True if two values have the same bits, None if neither hashes nor bytes show it."""
     if one.shape != other.shape or one.dtype_name != other.dtype_name:
         return False
     if one.hash is not None and other.hash is not None:

@@ -137,7 +137,7 @@ def _hash_of_bytes(target: Value, baseline: Value) -> Closeness | None:
 
 
 def _nothing_in_common(target: Value, baseline: Value) -> str:
-    """Say why two values cannot be compared."""
+    """Return why two values cannot be compared."""
     kinds = []
     for value, side in ((target, "target"), (baseline, "baseline")):
         has = (("bytes", value.has_data), ("statistics", value.stats is not None), ("a hash", value.hash is not None))
@@ -302,7 +302,7 @@ def hash_as(value: Value, other: Value) -> str | None:
     """Return the hash of a value's elements by the algorithm of the dump that another value is of.
 
     Returns:
-        None where that is none of ours, or a value's bytes are not there or not in a row of elements.
+        None if aten_dump lacks that algorithm, or the bytes of a value are missing or not contiguous.
     """
     digest = HASHES.get(str(other.rank.config.get("hash")))
     elements = None if digest is None else _elements(value)

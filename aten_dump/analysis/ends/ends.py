@@ -58,7 +58,7 @@ class Left:
 
     Attributes:
         buffers: each whole buffer, and who wrote to it last.
-        leaves: what gradients are of, by the name of the gradient, as far as that is told.
+        leaves: the leaf of each gradient, by the name of the gradient, where it is known.
         changed: gradients that the program changed after the backward, as the optimizer got them, by name.
     """
 

@@ -1,11 +1,11 @@
-"""Whether a side keeps what it made where the other side wrote it to memory: the steps after and before tell.
+"""Finds out if a side keeps what it made, where the other side wrote it to memory.
 
 Theory of operation
     ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same; a program that only computes ``h`` does not. The
-    step after reads the one or the other: what was made, or what the memory held before. Where it reads neither, or
-    there is none, the program does as it did in the step before: what it began with was made there, or was not. If
-    that does not tell either, what nothing in the step reads may have been kept, and nobody knows; what the step goes
-    on with was made for that.
+    step after reads one or the other: what was made, or the old contents of the memory. If it reads neither, or was
+    not recorded, the step before decides: its results are what this step begins with, or they are not. If that is
+    open too, what no call of the step reads may have been kept: nobody knows. What calls of the step read was made
+    for them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Before(Protocol):
 
 
 class Kept:
-    """Tells of one side whether its program goes on with what it made."""
+    """Decides whether the program of one side goes on with what it made."""
 
     def __init__(self, side: int, evaluation: Evaluation, before: Before | None) -> None:
         self._side = side
@@ -39,7 +39,7 @@ class Kept:
         self._before = before
 
     def keeps(self, number: int, made: Signature | None, old: Value | None) -> bool | None:
-        """Return whether the program keeps a value of this number in place of memory; None: nobody knows.
+        """Return True if the program keeps a value of this number instead of the memory; None if nobody knows.
 
         Args:
             number: of what the other side left.
@@ -52,13 +52,13 @@ class Kept:
         then = None if old is None else _contents(old)
         if self._after is not None and made is not None:
             after = [one for one in self._after if one.numel == made.numel]
-            if any(_tells(one) and any(one.contents == each.contents for each in known) for one in after):
+            if any(_distinguishes(one) and any(one.contents == each.contents for each in known) for one in after):
                 return True
             if not values and any(is_same(one, made._replace(noise=RECORDED * made.norm)) for one in after):
                 return True
-            if then is not None and _tells(then) and any(one.contents == then.contents for one in after):
+            if then is not None and _distinguishes(then) and any(one.contents == then.contents for one in after):
                 return False
-        habit = then is not None and _tells(then) and self._before is not None
+        habit = then is not None and _distinguishes(then) and self._before is not None
         if habit and then and self._before and self._before.made(self._side, then.numel, then.contents):
             return True
         if any(value.storage and value.version and _by_optimizer(value) for value in values):
@@ -106,6 +106,6 @@ def _by_optimizer(value: Value) -> bool:
     return value.producer is not None and value.producer[0].phase == "optimizer" and not value.from_outside
 
 
-def _tells(signature: Signature) -> bool:
+def _distinguishes(signature: Signature) -> bool:
     """Return True if contents may be known again: not zeros, nor a single number."""
     return signature.numel > 1 and signature.norm > 0

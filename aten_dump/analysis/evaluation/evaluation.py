@@ -186,7 +186,7 @@ class Evaluation:
         watch_calls: is called after each call.
         watch_left: is shown what each buffer was left as.
         replaced: what stands for values that calls make, or show of another one, with its number, by id.
-        rounds: every result is moved by what its dtype rounds, in place of `jitter`.
+        rounds: every result is moved by the rounding of its dtype, instead of by `jitter`.
         rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
         wholes: what memory was that had been written in part last, when nothing looked at it any more.
     """

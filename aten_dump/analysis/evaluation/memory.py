@@ -48,7 +48,7 @@ class Memory:
 
         Args:
             load: returns the contents of a value that no call made, or None.
-            is_unseen: tells whether no call wrote what a value is.
+            is_unseen: returns True if no call wrote the contents of a value.
             seed: of what lies in memory that nothing wrote.
         """
         self._load = load

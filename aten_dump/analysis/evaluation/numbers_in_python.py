@@ -5,8 +5,8 @@ Theory of operation
     both sides read of the same value stand for each other. What Python computed of them is not recorded. A number
     counts as computed if the same call of the other side is given one that is at most so many times further from it as
     rounding has put numbers apart that were read before, in this step or the one before; or if one number alone of the
-    other side's calls is as close. But not if somebody wrote it down, which few digits tell. That is an estimate, and
-    counted as one.
+    other side's calls is as close. A number of few digits was written by somebody, and never counts. This is an
+    estimate, and counted as one.
     A number that somebody wrote is an argument. The same call with another one is another function, even where the
     result hardly shows it (an epsilon): such calls are noted.
 """

@@ -17,7 +17,7 @@ from .memory import Group, group_of
 
 _CASTS: Final = "aten::_to_copy"
 _COPY: Final = "aten::copy_"
-_ATTENTION: Final = "scaled_dot_product"  # draws nothing unless there is dropout, which running it tells
+_ATTENTION: Final = "scaled_dot_product"  # draws nothing without dropout; running it shows which
 
 
 Key = tuple[Hashable, tuple[float, ...]]  # a call without the floating numbers among its arguments, and these

@@ -78,7 +78,7 @@ class Row:
     amplification: float | None = None  # error of the output over the greatest error of an input
     note: str = ""
     floor_reason: str = ""  # why the floor is what it is; the rule that gave it
-    seen: str = ""  # what the calls differ in, a clause, where no data tell what comes of it
+    seen: str = ""  # a clause: what the calls differ in, where no data show the effect
 
     @property
     def place(self) -> Place:

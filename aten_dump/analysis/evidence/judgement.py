@@ -30,7 +30,7 @@ class Judgement:
     own: OwnError | None = None
     note: str = ""
     reason: str = ""  # why the floor is what it is
-    seen: str = ""  # what the calls differ in, a clause, where no data tell what comes of it
+    seen: str = ""  # a clause: what the calls differ in, where no data show the effect
 
     @property
     def proven(self) -> bool:

@@ -57,7 +57,7 @@ class RowSummary:
     not_compared: int = 0  # calls without a counterpart of which nobody knows what they lead to
     first_different: Row | None = None
     unmatched: Firsts = field(default_factory=Firsts)
-    seen_otherwise: Firsts = field(default_factory=Firsts)  # with other arguments, and no data tell what comes of it
+    seen_otherwise: Firsts = field(default_factory=Firsts)  # other arguments, and no data show the effect
 
     def add(self, row: Row) -> None:
         """Count a row; rows come in execution order."""

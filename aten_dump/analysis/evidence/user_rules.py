@@ -4,7 +4,7 @@ Theory of operation
     Rules are tried in order; the first whose expression is found in ``{call name}.{slot}`` decides alone, above any
     noise floor. A predicate is a Python callable of `Metrics`, or a text such as ``rel_l2 <= 1e-3 and cosine > 0.999``
     over the fields of `Metrics`, parsed and never executed as code; ``ignore`` lets everything through. Rules fail
-    closed: where a predicate cannot be told (no tensors, a NaN, an exception of the callable's kind), it is not met.
+    closed: a predicate that cannot be evaluated (no tensors, a NaN, an exception in the callable) is not met.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rule:
         return f"{self.pattern}: {self.predicate}"
 
     def met(self, metrics: Metrics | None) -> bool:
-        """Return True if the predicate holds; False where it cannot be told."""
+        """Return True if the predicate holds; False if it cannot be evaluated."""
         if self.predicate == IGNORE:
             return True
         if metrics is None:

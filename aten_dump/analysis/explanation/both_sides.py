@@ -38,9 +38,9 @@ from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, are_of_other_shapes, may_be_in_parts
+from ..sources.alike_sources import alike_sources, are_made_alike, reads_the_same
 from ..sources.batch_order import BatchOrder, batch_order, is_met
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
-from ..sources.told_apart import are_made_alike, reads_the_same, told_apart
 from .left_alone import SIDES
 from .means import without_means
 
@@ -132,7 +132,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     elif order is not None:
         found, stand_ins = _reordered(found, order, steps, left, before)
         target, baseline = found.sides
-    apart = None if found.differs else told_apart(target, baseline, stand_ins)
+    apart = None if found.differs else alike_sources(target, baseline, stand_ins)
     if apart is None or are_made_alike((target, baseline), found.ends, apart):
         return found
     shared, contents = Shared(), apart.contents

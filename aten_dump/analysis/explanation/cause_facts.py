@@ -51,7 +51,7 @@ def with_facts(finding: Finding, target: RankDump, baseline: RankDump) -> Findin
     """Return a finding with the facts about it, its backward partners and the callers of its lines."""
     row = finding.row
     ours, theirs = _call(target, row.target), _call(baseline, row.baseline)
-    named = replace(row, target=_told(row.target, ours), baseline=_told(row.baseline, theirs))
+    named = replace(row, target=_reported(row.target, ours), baseline=_reported(row.baseline, theirs))
     if ours is not None and theirs is not None:
         facts = tuple(_facts(ours, theirs, row.slot))
     else:
@@ -82,7 +82,7 @@ def _call(rank: RankDump, place: Place | None) -> Call | None:
     return None if place is None else rank.find(place.id)
 
 
-def _told(place: Place | None, call: Call | None) -> Place | None:
+def _reported(place: Place | None, call: Call | None) -> Place | None:
     if place is None or call is None:
         return place
     caller = call.called_from

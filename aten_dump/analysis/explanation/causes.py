@@ -1,4 +1,4 @@
-"""The first cause of a difference: the first calls behind the cut, on both sides, and what tells them apart."""
+"""The first cause of a difference: the first calls behind the cut on both sides, and how they differ."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Cause:
 class Causes:
     """Finds the cause of ends that differ.
 
-    It has more than twenty methods, one for each thing that may tell two calls apart.
+    It has more than twenty methods, one for each way in which two calls may differ.
 
     Attributes:
         odd: the ends that differ, and not by how the work is laid out.
@@ -433,7 +433,7 @@ class Causes:
         return "; ".join(found)
 
     def _same_op(self, first: Call, other: Call) -> Cause:
-        """Return what tells two calls of one op apart: arguments, sources, draws, wiring, dtype."""
+        """Return how two calls of one op differ: arguments, sources, random draws, wiring, dtype."""
         differences = argument_differences(first, other)
         numbers = [difference for difference in differences if difference.dtypes is None]
         if numbers:

@@ -1,4 +1,4 @@
-"""Tells from two indexes alone that two steps are the same to the bit, so that nothing has to be evaluated."""
+"""Proves from two indexes alone that two steps are equal bit by bit: then nothing has to be evaluated."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def rows_of_equal(flow: DataFlow, pairs: Iterable[Pair]) -> EqualStep:
 
 
 def _places(pair: Pair) -> tuple[Place, Place]:
-    """Return both calls of a pair as evidence names them: one place where nothing tells them apart."""
+    """Return both calls of a pair as evidence names them: one place if they have the same."""
     ours, theirs = place_of(pair.target), place_of(pair.baseline)
     return ours, ours if ours == theirs else theirs

@@ -34,7 +34,7 @@ def other_source(
 
 
 def _apart(target: Call | None, baseline: Call | None) -> str:
-    """Return in a clause what tells the calls apart that left two values; "" if it is nothing that they were given."""
+    """Return in a clause how the calls that left two values differ; "" if their arguments are the same."""
     if target is None or baseline is None:
         return ""
     if target.op != baseline.op:

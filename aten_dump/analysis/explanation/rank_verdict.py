@@ -246,15 +246,15 @@ class RankVerdict:
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
         note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
-        is_told = close.bitwise or not close.known
+        is_said = close.bitwise or not close.known
         # That it equals what another op makes says nothing of its kernel: a collective may bring what it was given.
-        own = None if is_told and (call.op == maker.op or not close.known) else self._own_error(call, slot)
-        if is_told and (own is None or own.ratio <= SUSPECT):
+        own = None if is_said and (call.op == maker.op or not close.known) else self._own_error(call, slot)
+        if is_said and (own is None or own.ratio <= SUSPECT):
             status: Status = "same" if close.bitwise else "unknown"
             self.rows.append(Row(*places, how, slot, status, close, note=note, floor_from="exact"))
             return
         theirs = {} if pair is None or pair.baseline.id == maker.id else dict(pair.baseline.result_values())
-        if is_told and pair is not None and slot in theirs:  # it is shown beside what it should be
+        if is_said and pair is not None and slot in theirs:  # it is shown beside what it should be
             self._of_values(call, pair.baseline, slot, (values[0], theirs[slot]), pair)
             return
         if is_collective(call.op):

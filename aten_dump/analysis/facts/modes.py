@@ -72,7 +72,7 @@ def modules_otherwise(target: RankDump, baseline: RankDump) -> Iterator[str]:
 
 
 def _by_module(rank: RankDump) -> dict[str, bool]:
-    """Return whether a module was in training where it first ran, by path; modules above it first."""
+    """Return by path if each module was in training where it first ran; outer modules come first."""
     found: dict[str, bool] = {}
     for call in rank.calls.filter(kind="module", phase="forward"):
         if call.training is not None:

@@ -2,18 +2,21 @@
 
 Theory of operation
     Data flows through memory: a storage at a version. A call *makes* a result if the memory was not among what it was
-    given, or if it wrote there; any other result is a view, which is geometry and computes nothing. So of a value two
-    things are asked: which call showed it first (a view, or who made it), and who *wrote* its memory, which stays the
-    same through all views. The order in which values are first seen tells a result from a later view back to what was
-    there before; ids rise in it, but where ranks are put together a value may go under another's id.
+    given, or if it wrote there; any other result is a view, which is geometry and computes nothing. So a value has
+    two calls: the one that showed it first (a view, or its maker), and the one that *wrote* its memory, which is the
+    same for all views. The order in which values are first seen distinguishes a result from a later view of older
+    memory. Ids rise in that order, but where ranks are put together a value may go under another's id.
 
-    What is no part of the flow (`calls_apart`):
+    No part of the flow (`calls_apart`):
 
-    Transport: what gloo runs inside a collective. Placing: ``set_``, which only says where memory from outside lies: a
-    batch from a DataLoader's worker, the new storage of a ``copy.deepcopy``. Pickles: what ``all_gather_object`` and
-    its like send, sizes and padded bytes of Python objects, which hold names of files, process ids and times; told by
-    the stack. Buckets: what DDP's ranks tell each other of how gradients lie in them. Wrappers: ops on DTensors, where
-    the ops that they run on this rank's parts are there, and waits: what a collective brought is its own result.
+    - Transport: what gloo runs inside a collective.
+    - Placing: ``set_``, which only places memory from outside (a batch of a DataLoader's worker, the new storage of a
+      ``copy.deepcopy``).
+    - Pickles: what ``all_gather_object`` and its like send. These sizes and padded bytes hold file names, process ids
+      and times. The stack shows them.
+    - Buckets: the messages of DDP's ranks about the layout of gradients in buckets.
+    - Wrappers: ops on DTensors whose ops on this rank's parts were recorded, and waits, as the result of a collective
+      is the collective's own.
 """
 
 from __future__ import annotations
@@ -266,7 +269,7 @@ def read_by_both(flows: tuple[DataFlow, DataFlow], target: Call, baseline: Call)
 
 
 def calls_apart(rank: RankDump, *, wrappers: bool) -> frozenset[int]:
-    """Return the ids of calls that take no part; `wrappers` tells whether those on DTensors are among them."""
+    """Return the ids of calls that take no part, those on DTensors included if `wrappers` is True."""
     tables = rank.tables
     found: set[int] = set()
     aten = {op.id for op in tables.ops.records() if op.call_kind == _ATEN}
@@ -361,7 +364,7 @@ def _frames_in(rank: RankDump, file: str, function: str) -> set[int]:
 
 
 class _Pickling:
-    """Tells by the stack of a call whether it serves a collective of Python objects."""
+    """Finds by its stack whether a call serves a collective of Python objects."""
 
     def __init__(self, rank: RankDump) -> None:
         self._stacks = rank.tables.stacks

@@ -30,7 +30,7 @@ class LeafGradient:
 
 @once_per_flow
 def leaf_gradients(flow: DataFlow) -> dict[int, LeafGradient]:
-    """Return what was accumulated into which leaf, by id of the ``AccumulateGrad`` call, as far as that is told."""
+    """Return what was accumulated into which leaf, by id of the ``AccumulateGrad`` call, where that is known."""
     known_of = _leaves_by_gradient(flow)
     turns: Counter[int] = Counter()
     found: dict[int, LeafGradient] = {}

@@ -59,7 +59,7 @@ class LeftMemory:
             if writer[2].id == value.id:
                 newest[value.record.place] = LeftPlace(before, value, writer[0])
             elif _is_part(value, writer[2]):
-                newest.pop(value.record.place, None)  # counterparts tell of flat memory
+                newest.pop(value.record.place, None)  # `counterparts` covers flat memory
         return sorted(newest.values(), key=lambda place: place.last.id)
 
     @cached_property
@@ -80,8 +80,8 @@ class LeftMemory:
             value = self._flow.rank.value_by_id(record.id)
             if record.storage not in outside:
                 outside[record.storage] = value.from_outside and record.storage not in apart
-            is_told = not (value.undefined or value.composed or value.opaque or has_parts(value))
-            if outside[record.storage] and is_told:
+            is_said = not (value.undefined or value.composed or value.opaque or has_parts(value))
+            if outside[record.storage] and is_said:
                 yield value
 
     @cached_property

@@ -22,7 +22,7 @@ def roots_of(rank: RankDump) -> list[Value]:
     A tensor from which a pass goes on with what another came to (``hidden.backward(detached.grad)``) is no root.
     """
     starts = starts_of(rank)
-    roots = (root for call in _calls(rank) for root in _given(call) if _is_told(root))
+    roots = (root for call in _calls(rank) for root in _given(call) if _is_known(root))
     return [root for root in roots if root.id not in starts or not _is_gradient(starts[root.id])]
 
 
@@ -41,7 +41,7 @@ def starts_of(rank: RankDump) -> dict[int, Value]:
     for call in _calls(rank):
         starts = _as_list(call.inputs[1].get(_STARTS[call.op]))
         for root, start in zip(_given(call), starts, strict=False):
-            if _is_told(root) and _is_told(start):
+            if _is_known(root) and _is_known(start):
                 found[root.id] = start
     return found
 
@@ -51,7 +51,7 @@ def gradients_asked(rank: RankDump) -> dict[int, list[Value]]:
     found: dict[int, list[Value]] = {}
     for call in _calls(rank):
         for root in _given(call) if call.op == _ASKS else ():
-            if _is_told(root):
+            if _is_known(root):
                 found.setdefault(root.id, []).extend(value for _, value in call.output_values())
     return found
 
@@ -69,7 +69,7 @@ def _as_list(given: object) -> Sequence[object]:
     return given if isinstance(given, (list, tuple)) else [given]
 
 
-def _is_told(value: object) -> TypeGuard[Value]:
+def _is_known(value: object) -> TypeGuard[Value]:
     return isinstance(value, Value) and not is_wrapper(value)
 
 

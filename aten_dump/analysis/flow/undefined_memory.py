@@ -31,12 +31,12 @@ from .data_flow import DataFlow
 
 _ALL: Final = torch.tensor(DEPENDS, dtype=torch.uint8)
 _NONE: Final = torch.zeros_like(_ALL)
-_MOST_BYTES: Final = 512 << 20  # of all storages of which it is told byte by byte at a time
+_MOST_BYTES: Final = 512 << 20  # of all storages that are followed byte by byte at a time
 
 
 @dataclass(slots=True)
 class _Unwritten:
-    """Which bytes of a storage at a version are undefined, as `undefined_elements` tells of elements."""
+    """Which bytes of a storage at a version are undefined: `undefined_elements` for bytes."""
 
     version: int
     bytes: NDArray[np.uint8] | None  # None: it is not known which
@@ -51,7 +51,7 @@ class _Unwritten:
 
 
 class UndefinedMemory:
-    """Tells of the values of one recording which elements are undefined; `runs` False guesses, and reads no tensor."""
+    """Finds the undefined elements of the values of one recording; with `runs` False it guesses and reads no tensor."""
 
     def __init__(self, flow: DataFlow, *, runs: bool) -> None:
         self._flow = flow
@@ -63,7 +63,7 @@ class UndefinedMemory:
     def elements(self, value: Value) -> torch.Tensor | None:
         """Return which elements of a value are undefined, as `undefined_elements` does; None: all are defined.
 
-        Of a value that is undefined as a whole, nothing was recorded, and nothing is told.
+        None too for a value that is undefined as a whole: nothing of it was recorded.
         """
         return self._found.get(value.id)
 
@@ -132,7 +132,7 @@ class UndefinedMemory:
             is_blank = value.undefined and not read
             undefined = _ALL if unlike is None or is_blank else unlike.get(slot, _NONE)
             known = self._memory.get(value.storage)
-            if self._is_told(value) and ((known is not None and known.bytes is not None) or self._has_room(value)):
+            if self._is_followed(value) and ((known is not None and known.bytes is not None) or self._has_room(value)):
                 self._write(value, undefined, guessed)
             else:
                 self._become(value, found, undefined=bool(undefined.any()) and not is_blank)
@@ -142,7 +142,7 @@ class UndefinedMemory:
     def _arrive(self, value: Value) -> None:
         """Look at memory before a call: others may have written to it since."""
         known = self._memory.get(value.storage)
-        if known is None and value.undefined and self._is_told(value):
+        if known is None and value.undefined and self._is_followed(value):
             unwritten = np.full(_size(value), DEPENDS, np.uint8) if self._has_room(value) else None
             self._memory[value.storage] = _Unwritten(value.version, unwritten, guessed=unwritten is None)
         elif known is not None and known.version != value.version:
@@ -159,7 +159,7 @@ class UndefinedMemory:
         if known is None or value.undefined or value.id in found:
             return
         undefined = whole = _ALL.expand(value.shape)
-        if known.bytes is not None and self._is_told(value):
+        if known.bytes is not None and self._is_followed(value):
             undefined = torch.from_numpy(np.asarray(_laid_on(known.grown(value), value).max(-1)))
         if bool(undefined.any()):
             found[value.id] = whole if torch.equal(undefined, whole) else undefined
@@ -169,7 +169,7 @@ class UndefinedMemory:
     def _laid(self, known: _Unwritten | None, value: Value) -> torch.Tensor:
         if known is None:
             return _NONE.expand(value.shape)
-        if known.bytes is None or not self._is_told(value):
+        if known.bytes is None or not self._is_followed(value):
             return _ALL.expand(value.shape)
         return torch.from_numpy(np.array(_laid_on(known.grown(value), value).max(-1)))
 
@@ -177,7 +177,7 @@ class UndefinedMemory:
         """Return which elements of a call's results depend on undefined ones that it read, by slot; None: unknown."""
         known = [(value, self._memory.get(value.storage)) for value in given]
         guessed = {value.id for value, memory in known if memory is not None and memory.bytes is None}
-        if not self._runs or any(not v.undefined and (v.id in guessed or not self._is_told(v)) for v in read):
+        if not self._runs or any(not v.undefined and (v.id in guessed or not self._is_followed(v)) for v in read):
             return None
         bytes = {moment_of(v): torch.from_numpy(m.bytes) for v, m in known if m is not None and m.bytes is not None}
         try:
@@ -198,7 +198,7 @@ class UndefinedMemory:
             del self._memory[value.storage]
 
     def _become(self, value: Value, found: dict[int, torch.Tensor], *, undefined: bool) -> None:
-        """Note of memory that is not told by bytes whether what a call wrote is undefined."""
+        """Note whether a call wrote undefined elements, in memory that is not followed byte by byte."""
         self._memory.pop(value.storage, None)
         if undefined and value.storage:
             self._memory[value.storage] = _Unwritten(value.version, None, guessed=True)
@@ -206,16 +206,16 @@ class UndefinedMemory:
             found[value.id] = _ALL.expand(value.shape)
             self._guessed.add(value.id)
 
-    def _is_told(self, value: Value) -> bool:
-        """Return True if the memory of a value is told byte by byte."""
+    def _is_followed(self, value: Value) -> bool:
+        """Return True if the memory of a value is followed byte by byte."""
         if not value.storage or not hasattr(torch, value.dtype_name):
             return False
         return min(value.storage_offset, *value.stride, 0) == 0
 
     def _has_room(self, value: Value) -> bool:
-        """Return True if the memory of one more storage may be told byte by byte."""
-        told = sum(len(known.bytes) for known in self._memory.values() if known.bytes is not None)
-        return told + _size(value) <= _MOST_BYTES
+        """Return True if the memory of one more storage may be followed byte by byte."""
+        followed = sum(len(known.bytes) for known in self._memory.values() if known.bytes is not None)
+        return followed + _size(value) <= _MOST_BYTES
 
 
 def _of_elements(call: Call, read: list[Value], found: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -244,7 +244,7 @@ def _size(value: Value) -> int:
 
 
 def _laid_on(bytes: NDArray[np.uint8], value: Value) -> NDArray[np.uint8]:
-    """Return what is told of the bytes under each element of a value: uint8[*shape, element size]."""
+    """Return the states of the bytes under each element of a value: uint8[*shape, element size]."""
     size = value.dtype.itemsize
     if value.numel == 0:
         return np.zeros((*value.shape, size), np.uint8)

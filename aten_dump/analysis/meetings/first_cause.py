@@ -56,8 +56,8 @@ class Meetings:
     def reached_from(self, causes: Mapping[int, int]) -> dict[int, int]:
         """Return for each rank the id of the first call at which it may get what calls of other ranks made wrong.
 
-        Each meeting is gone through once, so that a thousand ranks with a cause each take no longer than one. Of a
-        rank with a cause of its own it may not be told what comes after that.
+        Each meeting is gone through once, so that a thousand ranks with a cause each take no longer than one. For a
+        rank with a cause of its own, what comes after it may be missing.
 
         Args:
             causes: the id of the wrong call, by rank.

@@ -35,7 +35,7 @@ class Why:
 
 
 def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], undefined: bool) -> Why:
-    """Say what the numbers suggest of a call that made NaN or Inf.
+    """Return what the numbers suggest about a call that made NaN or Inf.
 
     Args:
         call: the call.
@@ -65,7 +65,7 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
 
 
 def _doubt(call: Call, given: list[Slot], undefined: bool) -> str:
-    """Say what may have brought NaN or Inf into a call, whatever the op computes; "" for nothing."""
+    """Return what may have brought NaN or Inf into a call, whatever the op computes; "" for nothing."""
     if is_collective(call.op):
         return "a collective: another rank sent it, see that rank's dump, or the sum overflowed"
     if any(number != number for number in numbers_given(call)):
@@ -76,7 +76,7 @@ def _doubt(call: Call, given: list[Slot], undefined: bool) -> str:
 
 
 def _pole(call: Call, inputs: list[Slot], bad: list[Slot]) -> str:
-    """Say which inputs the op has no finite result for; "" where it has one for all."""
+    """Return the inputs for which the op has no finite result; "" for none."""
     base = read_op_name(call.op).name.removeprefix("_foreach_").rstrip("_")
     is_nan = any(slot.contents.nan for slot in bad)
     if base in _DIVISIONS and _may_divide_by_zero(call, inputs):
@@ -139,7 +139,7 @@ def numbers_given(call: Call) -> Iterator[float | complex]:
 def explain_scaled(
     why: str, bad: tuple[Slot, ...], inputs: tuple[Slot, ...], update: LossScale, written_by: str
 ) -> str | None:
-    """Say that Inf made in backward is the doing of a gradient scaler, which found it; None where it is not.
+    """Explain an Inf of a backward by a gradient scaler that found it; None if no scaler did.
 
     Without the scale, what the call was given would have been in range.
 

@@ -37,7 +37,7 @@ from .memory_need import arguments_of, check_given
 from .on_device import on_device
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
-_drawing: Final = threading.Lock()  # held while the process's own generators are in a state of ours
+_drawing: Final = threading.Lock()  # held while the process's own generators are in a recorded state
 
 _CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 

@@ -128,7 +128,7 @@ class LeftBefore:
         own = (value for value in values if value.producer is not None and not value.from_outside)
         if any(self._recorded.contents(value) == contents for value in own):
             return True
-        near = Signature(*contents)._replace(noise=RECORDED * contents[1])  # float64 tells of what was written in part
+        near = Signature(*contents)._replace(noise=RECORDED * contents[1])  # float64 of memory that was written in part
         return any(is_same(one, near) for one in self._sides[side].wholes)
 
 

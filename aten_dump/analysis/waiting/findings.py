@@ -76,10 +76,10 @@ def findings_of(known: Situation) -> list[Finding]:
     found += _died(graph, known)
     found += [*_in_transfer(known), *_tags(known)]
     found += _unwaited(known)
-    is_told = any(one.is_fault and not one.is_consequence for one in found)
+    is_said = any(one.is_fault and not one.is_consequence for one in found)
     tags = {one.ranks for one in found if one.kind == "apart"}
     told = [one for one in found if one.kind != "cycle" or one.ranks not in tags]
-    return sorted(told, key=lambda one: (is_told and one.is_consequence, _ORDER[one.kind], one.unix_ns))
+    return sorted(told, key=lambda one: (is_said and one.is_consequence, _ORDER[one.kind], one.unix_ns))
 
 
 def _apart(one: Disagreement, known: Situation) -> Finding:
@@ -203,7 +203,7 @@ def _kind_of(life: Life | None, since: int, known: Situation) -> Kind:
 
 
 def _like(life: Life) -> tuple[Any, ...]:
-    """Return what is the same for ranks that are told of together."""
+    """Return a key that is the same for ranks that share a finding."""
     last = None if life.last is None else (life.last.name, life.last.where)
     if life.in_transfer:  # errors that name addresses
         return life.kind, "", life.line, "", "", last

@@ -181,7 +181,7 @@ def _is_inherited(finding: Finding, sides: Sides, before: WorldBefore | None) ->
 
 
 def _with_ranks(finding: Finding, ranks: tuple[JoinedRank, JoinedRank]) -> Finding:
-    """Say which rank a finding is on, where there are several."""
+    """Return the rank of a finding in words, if several ranks exist."""
     rank = ranks[0 if finding.row.target is not None else 1]
     if len(rank.ranks) < 2:
         return finding

@@ -182,7 +182,7 @@ class Side:
             group.moved[number] = self.moved.ends[value.id]
 
     def _finish(self, groups: Mapping[str, Group]) -> None:
-        """Say of groups how their distributed tensors were placed."""
+        """Return how the distributed tensors of groups were placed."""
         for group in groups.values():
             grids: dict[tuple[int, ...], Grid] = {}
             for value in group.values.values():

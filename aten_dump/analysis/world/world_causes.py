@@ -187,14 +187,14 @@ def parted(flow: DataFlow, wrong: Value, right: Value) -> Parted | None:
         if ours is None and theirs is None:
             continue
         if ours is None or theirs is None or ours[0].op != theirs[0].op:
-            return _told(ranks, flow, ours, theirs)
+            return _reported(ranks, flow, ours, theirs)
         if ours[0].id not in _met(flow, theirs[0]):
             behind = flow.behind(*ours), flow.behind(*theirs)
             waiting += [(a, b) for (_, a), (_, b) in zip(*behind, strict=False)]
     return None
 
 
-def _told(ranks: tuple[int, int], flow: DataFlow, ours: Made | None, theirs: Made | None) -> Parted | None:
+def _reported(ranks: tuple[int, int], flow: DataFlow, ours: Made | None, theirs: Made | None) -> Parted | None:
     """Return what one rank does and the other does not, of calls of unlike ops."""
     rank = flow.rank
     assert isinstance(rank, JoinedRank)

@@ -41,7 +41,7 @@ OUTPUT_BITS: Final = 32  # of an edge's number: which output of its node
 SavedBy = Callable[[int, int, list[PackedTensor]], list[int]]  # see `SavedPacks.saved_by`
 
 
-def tell_nobody(*told: object) -> None:
+def ignore(*told: object) -> None:
     """Replace the listener once the step has ended: the two would keep each other alive."""
 
 

@@ -45,11 +45,11 @@ from ..torch_internals.mode_stack import (
     push_function_mode,
     take_only_dispatch_mode_off,
 )
-from ..torch_internals.saved_tensors import TELLS, saved_tensors_of
+from ..torch_internals.saved_tensors import SHOWS_SAVED, saved_tensors_of
 from ..values.argument_encoding import encode_all
 from ..values.value_ids import ValueIds
 from .backward_calls import BackwardCall, BackwardTask, GradientSums
-from .graph_links import COMPILED_NODE, GraphLinks, tell_nobody
+from .graph_links import COMPILED_NODE, GraphLinks, ignore
 from .node_tags import Gradients, NodeTag, NodeTags, Runs
 from .saved_packs import SavedPacks
 
@@ -98,15 +98,15 @@ class NodeRuns(Runs):
         handle = None
         if not tag.runs_python and self.packs is None and tag.name.op not in OWN_FORMULA_NODES:
             handle = _put_after(node, tag)
-        tag.is_told_late = handle is not None
+        tag.is_late = handle is not None
         tag.handle = _put(node, tag) if handle is None else handle
         self._handles.append(tag.handle)
 
     def stand_aside(self) -> None:
         """Take the hooks off all nodes, and put none on new ones until `come_back`: their passes will be compiled."""
-        self.links.put_hooks = tell_nobody
+        self.links.put_hooks = ignore
         for tag in node_hooks.remove_all(self._handles):
-            tag.is_told_late = False  # nothing would show that its run has ended
+            tag.is_late = False  # nothing would show that its run has ended
         self._handles.clear()
         node_hooks.uninstall()
 
@@ -120,7 +120,7 @@ class NodeRuns(Runs):
         """Run by the engine ahead of a hook of the program's before a node's run or after it."""
         node = running_node()
         tag = None if node is None else self.tags.of(node)
-        if tag is None or not tag.is_told_late:
+        if tag is None or not tag.is_late:
             return
         with self.step.here.state.own.lock or _NO_LOCK:
             if not tag.has_call():
@@ -139,7 +139,7 @@ class NodeRuns(Runs):
                     return
                 was_last = thread.last_run is tag and thread.last_run_pass == current_graph_task_id()  # others run it
                 is_within = bool(thread.stack) and thread.stack[-1].kind == ATEN  # which has opened it, or has not
-                if tag.is_told_late and not (is_within or was_last or runs_hook(program_frame(), thread.number == 0)):
+                if tag.is_late and not (is_within or was_last or runs_hook(program_frame(), thread.number == 0)):
                     self._enter(tag, thread, None)
         except Exception as error:  # noqa: BLE001 - `failed` raises or reports it
             self.step.failed(error)
@@ -174,7 +174,7 @@ class NodeRuns(Runs):
         own = thread.own
         if own.depth:
             return
-        may_begin = not is_this_run and tag.is_told_late and self.step.is_on and len_dispatch_stack() > 0
+        may_begin = not is_this_run and tag.is_late and self.step.is_on and len_dispatch_stack() > 0
         now_ns = perf_counter_ns()
         try:
             own.enter(now_ns)
@@ -195,7 +195,7 @@ class NodeRuns(Runs):
 
         `grad_outputs` are what it gets; None where an op in it shows it, perhaps one with a grad mode of its own.
         """
-        if not tag.is_told_late and _let_others_first(tag.handle):
+        if not tag.is_late and _let_others_first(tag.handle):
             tag.runs_python = True
         if thread.last_run is not None:
             forget_last_run(thread)
@@ -231,7 +231,7 @@ class NodeRuns(Runs):
         call = OpenCall(step.next_id(), NODE, tag.name, top)
         call.graph_task = number
         if is_grad_enabled() is not thread.grad:
-            step.tell_mode(thread, call.id)
+            step.report_mode(thread, call.id)
         if parent is not None:
             call.parent_id = parent.visible
         elif top is None:
@@ -244,14 +244,14 @@ class NodeRuns(Runs):
             call.fqn, call.module = place.fqn, place.module
         if top is not None:
             call.stack = top.stack
-        if tag.is_told_late:
+        if tag.is_late:
             call.start_ns = perf_counter_ns() - step.start_ns
         if not step.selection.takes_all:
             step.leave_out(call)
         # No node can be made by what neither runs Python nor has gradients on: asking takes longer. Where something has
         # begun in the run already, it has made its node.
         call.sequence_start = thread.claimed
-        if tag.is_told_late:
+        if tag.is_late:
             if top is not None and top.sequence_start > thread.claimed:
                 call.sequence_start = top.sequence_start
         elif thread.grad or tag.runs_python:
@@ -332,7 +332,7 @@ class NodeRuns(Runs):
         """
         thread.compiled_nodes += 1
         storages = self._values.storages
-        saved = states_of(saved_tensors_of(running_node())[0], storages) if TELLS else None
+        saved = states_of(saved_tensors_of(running_node())[0], storages) if SHOWS_SAVED else None
         self._compiled[call.id] = storages.seen(), saved
 
     def _end_compiled(self, tag: NodeTag, thread: ThreadState) -> None:
@@ -382,4 +382,4 @@ class NodeRuns(Runs):
             node_hooks.remove_all(self._handles)
             self._handles.clear()
             node_hooks.uninstall()
-            self._reached = self.links.put_hooks = tell_nobody
+            self._reached = self.links.put_hooks = ignore

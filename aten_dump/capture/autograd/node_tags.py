@@ -46,7 +46,18 @@ class NodeTag:
     """
 
     __slots__ = (
-        *("call", "creates_graph", "forward", "handle", "is_told_late", "leaf", "maker", "mode_off", "name", "others"),
+        *(
+            "call",
+            "creates_graph",
+            "forward",
+            "handle",
+            "is_late",
+            "leaf",
+            "maker",
+            "mode_off",
+            "name",
+            "others",
+        ),
         *("owner", "pushed", "receives", "runs", "runs_python", "sends", "sequence_nr", "tags", "thread"),
     )
 
@@ -66,7 +77,7 @@ class NodeTag:
         self.creates_graph = False  # its run is itself differentiated (create_graph=True)
         self.runs: Runs | None = None  # called when it runs
         self.handle: Any = None  # of the hooks
-        self.is_told_late = False  # it has no hook before its run: what runs in it shows that it runs
+        self.is_late = False  # it has no hook before its run: what runs in it shows that it runs
         # What only a run needs.
         self.thread: ThreadState | None = None  # runs it now
         self.mode_off = False  # our dispatch mode is off the stack
@@ -128,7 +139,7 @@ class NodeTags:
         tag: NodeTag | None = node.metadata.get(KEY)
         if tag is None or tag.tags is not self:
             return None
-        if tag.is_told_late or tag.others:
+        if tag.is_late or tag.others:
             stack = thread.stack
             if not stack or stack[-1] is not tag.call or stack[-1].graph_task != current_graph_task_id():
                 runs = tag.runs
@@ -153,7 +164,7 @@ class NodeTags:
         tag = self.of(node)
         if tag is None:
             return _checkpoint_runs()
-        if not tag.is_told_late:
+        if not tag.is_late:
             return not tag.creates_graph or _checkpoint_runs()
         frame = program_frame()
         if not runs_hook(frame, thread.number == 0):

@@ -1,12 +1,12 @@
 """``saved_tensors="hooks"``: what each call saves for backward, and which node fetches it, as hooks see it.
 
 Theory of operation
-    Hooks of ours are on torch's stack of saved-tensor hooks while a Python-level call runs, and at no other time: so
-    the program's own come and go in their order, and `torch.func`, which refuses to run under any, never meets ours.
-    Calls that run the program's code are left out (`backward` and what is passed a function).
+    The recorder's hooks are on torch's stack of saved-tensor hooks only while a Python-level call runs. So the
+    program's own hooks come and go in their order, and `torch.func`, which refuses to run under hooks, never meets any.
+    Calls that run the program's code are left out (`backward`, and calls that are passed a function).
 
-    A node's attributes hold what our hook returned, which shows exactly what it saved. An autograd function in C++ has
-    no such attributes: what was saved while its node was the newest one of the thread is its.
+    A node's attributes hold what the hook returned, which shows exactly what it saved. An autograd function in C++ has
+    no such attributes: it saved what was packed while its node was the newest one of the thread.
 """
 
 from __future__ import annotations

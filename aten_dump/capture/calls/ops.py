@@ -181,7 +181,7 @@ class PendingOp(Place):
         number = self.id = ops.step.next_id()
         counter = get_sequence_nr()
         if is_grad_enabled() is not thread.grad:
-            ops.step.tell_mode(thread, number)
+            ops.step.report_mode(thread, number)
         self.ops = ops
         self.entry = entry
         self.thread = thread

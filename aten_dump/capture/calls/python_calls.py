@@ -141,7 +141,7 @@ class PythonCalls:
     ) -> None:
         """Set phase, forward link, visibility and stack of a call that begins in the run of `node`, or in none."""
         if is_grad_enabled() is not thread.grad:
-            self.step.tell_mode(thread, call.id)
+            self.step.report_mode(thread, call.id)
         if node is not None and thread.optimizer_depth and thread.optimizer_runs_in_backward():
             node = None
         if node is not None and ((top is not None and top.phase == RECOMPUTE) or self._tags.recomputes(node, thread)):

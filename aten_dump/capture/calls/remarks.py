@@ -47,7 +47,7 @@ class Remarks:
 
     def save(self, name: str, tensor: torch.Tensor, frame: FrameType | None) -> None:
         """Record a tensor as `name`, and its gradient whenever backward computes it."""
-        call = self._tell(CallName("aten_dump.save", "Saved", name), frame, tensor)
+        call = self._report(CallName("aten_dump.save", "Saved", name), frame, tensor)
         if call is None:
             return
         try:
@@ -65,9 +65,9 @@ class Remarks:
 
     def mark(self, text: str, frame: FrameType | None) -> None:
         """Record a text where the program is."""
-        self._tell(CallName("aten_dump.mark", "Mark", text), frame, None)
+        self._report(CallName("aten_dump.mark", "Mark", text), frame, None)
 
-    def _tell(self, name: CallName, frame: FrameType | None, tensor: torch.Tensor | None) -> OpenCall | None:
+    def _report(self, name: CallName, frame: FrameType | None, tensor: torch.Tensor | None) -> OpenCall | None:
         step = self._step
         if not self._calls.sees(name.api):
             return None
@@ -143,7 +143,7 @@ class Remarks:
 
 
 class _GradientHook:
-    """Tells of the gradient of one saved tensor."""
+    """Reports the gradient of one saved tensor to the remarks."""
 
     __slots__ = ("_call", "_output_nr", "_remarks")
 

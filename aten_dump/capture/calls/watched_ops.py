@@ -81,9 +81,9 @@ class WatchedOp(PendingOp):
             name_group(plan, self.args, args)
             if plan.name.op != WAIT_TENSOR and plan.name.op not in WRITES_RESULT:
                 is_on_host = all(tensor.device.type == "cpu" for _, tensor in tensors_in((args, kwargs)))
-                self._tell_begun(wait=is_on_host)
+                self._report_begun(wait=is_on_host)
 
-    def _tell_begun(self, *, wait: bool) -> None:
+    def _report_begun(self, *, wait: bool) -> None:
         """Write that a collective begins: should it hang, or end the process, the dump says in which.
 
         On a device it only begins to be written: the program runs ahead of the device, and is not to wait for it.

@@ -9,7 +9,7 @@
  *     whole lines are used. A tile is made of squares that fit N vectors of 16 bytes: to interleave the halves of the N
  *     log2(N) times transposes them, and compilers know instructions for that wherever there are such vectors. Lines
  *     that are a power of two apart drive each other out of the first-level cache, so that those are taken at once.
- *     The processor does not foresee strides beyond a page: it is told which lines come next.
+ *     The processor does not foresee strides beyond a page, so the next lines are prefetched.
  */
 
 #ifndef ATEN_DUMP_STRIDED_MEMORY_H
@@ -142,7 +142,7 @@ typedef uint64_t V8 __attribute__((vector_size(16)));
 #define LOW_8(a, b) SHUFFLE(V8, a, b, 0, 2)
 #define HIGH_8(a, b) SHUFFLE(V8, a, b, 1, 3)
 
-/* Tell whether more than four of some lines would have one place in a first-level cache (of 64 places). */
+/* Return 1 if more than four of some lines would have one place in a first-level cache (of 64 places). */
 static inline int crowd(int64_t lines, int64_t apart)
 {
     return (apart & -apart) * lines > 4 * 64 * LINE;

@@ -327,7 +327,7 @@ class Keeper:
         self._stored.keep(memory, StorageState(0, memory.untyped_storage().nbytes(), 0), value, False)
 
     def _unreadable(self, tensor: torch.Tensor, value: int, error: Exception) -> None:
-        """Say in the dump that data of a value could not be kept; the program does not depend on it."""
+        """Record that data of a value could not be kept; the program does not depend on it."""
         kind = f"{dtype_name(tensor.dtype)} tensor of shape {tuple(tensor.shape)} on {tensor.device}"
         self._emit(Note(NOTE, "unreadable", f"value {value}, a {kind}: {str(error).partition(chr(10))[0]}", 1))
 

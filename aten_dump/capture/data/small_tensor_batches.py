@@ -149,7 +149,7 @@ class Batches(Flushable):
             self._is_filled = False
 
     def place(self, value: int, batch: Batch, start: int) -> int:
-        """Say where in a batch the bytes of a value are; returns the blob, if that is known already, else -1."""
+        """Record where in a batch the bytes of a value are; return the blob if it is known already, else -1."""
         with self._lock:
             if batch.blob is not None:
                 return batch.blob

@@ -48,7 +48,7 @@ class StoredBytes:
         self._hash_is_checksum = hash_is_checksum
 
     def point(self, value: int, blob: int | Batch, start: int) -> None:
-        """Say that the bytes of a value are in a blob, or will be."""
+        """Record that the bytes of a value are, or will be, in a blob."""
         found = blob if isinstance(blob, int) else self._batches.place(value, blob, start)
         if found > 0:
             self._emit(Data(DATA, value, found, start, STRIDED))

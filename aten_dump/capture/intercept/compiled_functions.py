@@ -127,7 +127,7 @@ class CompiledCalls:
             return callback  # with None it runs as written already
         aside = bool(getattr(frame.f_locals.get("self"), "export", False)) or is_for_higher_order(frame)
         if self._how == "eager" and not aside:
-            self._tell(recorder, "compile_eager", frame)
+            self._report(recorder, "compile_eager", frame)
             if frame.f_locals.get("fullgraph_count_enabled"):
                 # Nobody shall count compiled frames: there are none, and that would be an error.
                 sys.modules[MODULE].set_fullgraph_compiled_frame_count(-1)
@@ -143,7 +143,7 @@ class CompiledCalls:
             if self._how == "kernels" and not (is_inductor(frame) and compiles_alike_under_modes):
                 recorder.kernels_unseen()
             if recorder.step.threads.doubts:
-                self._tell(recorder, "compile_opaque", frame)
+                self._report(recorder, "compile_opaque", frame)
             function = name_of_compiled(frame)
             name = CallName(f"torch.compile:{function}", "Torch", f"compile.{function.rpartition('.')[2]}")
             values = frame.f_locals
@@ -173,7 +173,7 @@ class CompiledCalls:
             region.recorder.step.next_id()  # else it looks like a question, that runs no op and makes no tensor
         region.recorder.calls.end(thread, call, result, error)
 
-    def _tell(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
+    def _report(self, recorder: StepRecorder, code: str, frame: FrameType) -> None:
         function = name_of_compiled(frame)
         recorder.step.coverage.add(code, function)
         if self._warned:

@@ -2,10 +2,9 @@
 
 Theory of operation
     While a graph is captured, ops are dispatched and nothing runs: results hold what their memory held before. A copy
-    or a reduction of ours would become part of the graph, and a wait of the writer's thread for an earlier one may
-    make the device end the capture with an error. So before a capture begins, all that waits on a device is sent and
-    waited for, and until it has ended the recorder keeps no data. Then no contents are trusted: what was captured has
-    not been computed.
+    or a reduction by the recorder would become part of the graph, and a wait of the writer's thread may make the device
+    end the capture with an error. So before a capture begins, all pending work on a device is sent and waited for, and
+    until the capture has ended the recorder keeps no data. No contents are trusted then: nothing was computed.
 
     A replay launches kernels without dispatch. It is one call (`unseen_runs`), which is given the tensors that the
     captured ops were seen to read, and makes those that they made or wrote, as far as they are there.
@@ -35,7 +34,7 @@ class DeviceGraphs:
     """Knows when a graph is captured and replayed, while installed."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
-        """Begin; `settle` waits until nothing of ours waits for a device."""
+        """Begin; `settle` waits until no work of the recorder is pending on a device."""
         self._watch = watch
         self._settle = settle
         self._patches: list[Patch] = []

@@ -75,7 +75,7 @@ class PreHooks:
 
 
 def _nothing(*args: Any) -> None:
-    """Stand where a hook of ours was copied."""
+    """Replace a copy of the recorder's hook."""
 
 
 class ModuleCalls:

@@ -1,4 +1,4 @@
-"""Something of ours that runs once, right before the program's next call of a module."""
+"""A function of the recorder that runs once, right before the program's next call of a module."""
 
 from __future__ import annotations
 

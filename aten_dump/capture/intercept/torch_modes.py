@@ -182,7 +182,7 @@ class OpMode(TorchDispatchMode):
         entry = recorder.ops.entry_of(func)
         kind = kind_of_types(types) if types else PLAIN
         why_not = self._why_not_recorded(thread, entry.plan, func, types, kind)
-        if thread.unpacked:  # autograd detaches the saved tensor that a hook of ours has just given it
+        if thread.unpacked:  # autograd detaches the saved tensor that the recorder's hook has just returned
             why_not = _OWN_CODE if args and id(args[0]) == thread.unpacked else why_not
             thread.unpacked = 0
         if why_not is _HANDED_ON:

@@ -32,7 +32,9 @@ _LEAST_PURGE: Final = 1024
 # Of modules that are not compiled, by names that are final here: found without a look into a dict.
 _free: Final = free_weak_ref
 _PRIVATE: Final = HAVE_PRIVATE_FORMATS
-_Tell = Callable[[StorageState, torch.device, int, int], None]  # a storage, and where: in which other, from which byte
+_Report = Callable[
+    [StorageState, torch.device, int, int], None
+]  # a storage; the other one in which it lies, and its first byte
 _types: Final[dict[torch.device, str]] = {}  # to read a device's type makes a string each time
 
 
@@ -41,14 +43,14 @@ class StorageTable:
 
     __slots__ = ("_announce", "_count", "_purge_at", "_shared", "seen_bytes", "states")
 
-    def __init__(self, announce: Callable[[StorageState, torch.device], None], tell_shared: _Tell) -> None:
+    def __init__(self, announce: Callable[[StorageState, torch.device], None], report_shared: _Report) -> None:
         """Begin a step.
 
         Args:
             announce: is called with each storage when it is first seen, and its device.
-            tell_shared: is called with a storage that lies in the memory of another.
+            report_shared: is called with a storage that lies in the memory of another.
         """
-        self._shared = SharedMemory(tell_shared)
+        self._shared = SharedMemory(report_shared)
         self.states: dict[int, StorageState] = {}  # by the address of the StorageImpl
         self._announce = announce
         self._count = 0
@@ -246,12 +248,12 @@ def states_of(tensors: Iterable[torch.Tensor], table: StorageTable) -> list[Stor
 class SharedMemory:
     """Where storages lie, in ranges that do not overlap; one that reaches into a storage that lives is joined to it."""
 
-    __slots__ = ("_addresses", "_devices", "_ends", "_placed", "_starts", "_tell", "_told")
+    __slots__ = ("_addresses", "_devices", "_ends", "_placed", "_report", "_reported", "_starts")
 
-    def __init__(self, tell: _Tell) -> None:
-        """Begin a step; `tell` is called with a storage, the id of that in whose memory it lies, and the first byte."""
-        self._tell = tell
-        self._told: dict[int, int] = {}  # in whose memory a storage lies, by ids
+    def __init__(self, report: _Report) -> None:
+        """Begin a step; `report` gets a storage, the id of the one in whose memory it lies, and the first byte."""
+        self._report = report
+        self._reported: dict[int, int] = {}  # in whose memory a storage lies, by ids
         self._addresses: dict[int, int] = {}  # by id of the storage
         self._devices: dict[int, torch.device] = {}
         self._starts: list[int] = []  # of ranges of memory, in order
@@ -295,10 +297,10 @@ class SharedMemory:
         whole = min(shared, key=lambda state: (self._addresses[state.id], -state.nbytes, state.id))
         for state in shared:
             state.shared, state.version = shared, version
-            if self._told.get(state.id, state.id) != whole.id:
-                self._told[state.id] = whole.id
+            if self._reported.get(state.id, state.id) != whole.id:
+                self._reported[state.id] = whole.id
                 offset = self._addresses[state.id] - self._addresses[whole.id]
-                self._tell(state, self._devices[state.id], whole.id, offset)
+                self._report(state, self._devices[state.id], whole.id, offset)
 
 
 def _geometry_of(tensor: torch.Tensor) -> Geometry:

@@ -98,8 +98,8 @@ def _groups_of(optimizer: Optimizer) -> _Groups:
         settings = {}
         for name, item in group.items():
             if name != "params" and type(name) is str:
-                is_told, tree = _literal(item)
-                if is_told:
+                is_said, tree = _literal(item)
+                if is_said:
                     settings[name] = tree
         found.setdefault(repr(settings), (settings, []))[1].append(number)
     return list(found.values())
@@ -118,7 +118,7 @@ def _number_in(tensor: torch.Tensor) -> tuple[bool, Tree]:
 
 
 def _literal(item: Any, *, in_list: bool = False) -> tuple[bool, Tree]:
-    """Return whether something is a literal, or a number in a tensor that can be read without a wait; and its tree."""
+    """Return True and its tree for a literal, or a number in a tensor that can be read without a wait."""
     kind = type(item)
     if item is None or kind in (bool, float):
         return True, item

@@ -172,7 +172,7 @@ class Step:
             if running_node() is None:
                 first = next(i for i, c in enumerate(stack) if c.kind == NODE)
                 while len(stack) > first:
-                    self._end_untold(thread, stack.pop())
+                    self._end_unreported(thread, stack.pop())
             else:
                 self.end_nodes(thread, current_graph_task_id() + 1)
         return stack[-1] if stack else None
@@ -181,7 +181,7 @@ class Step:
         """End nodes that are innermost and run in the backward pass `least` or a later one: nobody has reported it."""
         stack = thread.stack
         while stack and stack[-1].kind == NODE and stack[-1].graph_task >= least:
-            self._end_untold(thread, stack.pop())
+            self._end_unreported(thread, stack.pop())
 
     def drop(self, thread: ThreadState, call: OpenCall) -> None:
         """Take `call` off the stack without a record, and end what was left above it."""
@@ -203,7 +203,7 @@ class Step:
         if call not in stack:
             return
         while (top := stack.pop()) is not call:
-            self._end_untold(thread, top)
+            self._end_unreported(thread, top)
 
     def cut_off(self, thread: ThreadState) -> None:
         """Record what is open on a thread, as the step ends; of a module the record of its begin says that it was."""
@@ -213,9 +213,9 @@ class Step:
             if call.kind == MODULE:
                 call.let_go()
             else:
-                self._end_untold(thread, call, CUT_OFF)
+                self._end_unreported(thread, call, CUT_OFF)
 
-    def _end_untold(self, thread: ThreadState, call: OpenCall, why: str = ENDED_UNTOLD) -> None:
+    def _end_unreported(self, thread: ThreadState, call: OpenCall, why: str = ENDED_UNTOLD) -> None:
         """Record a call that was taken off the stack, and whose end we did not see.
 
         A scope has not failed then: we always see an error that leaves it.
@@ -267,7 +267,7 @@ class Step:
             self.pause()
         self.emit(record)
 
-    def tell_mode(self, thread: ThreadState, call: int) -> None:
+    def report_mode(self, thread: ThreadState, call: int) -> None:
         """Record how a thread runs from a call on; asked where its grad mode is not `thread.grad`."""
         try:
             with thread.own:
@@ -281,7 +281,7 @@ class Step:
         note_long_step(True)
         self.sink.wait_for_room()
 
-    def tell_coverage(self) -> None:
+    def report_coverage(self) -> None:
         """Emit what was not seen, as notes."""
         for op, count in self.counters.custom_ops():
             self.coverage.add("custom_ops", op, count)

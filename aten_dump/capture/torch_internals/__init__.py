@@ -1,6 +1,6 @@
 """All that leans on private parts of torch: quiet dispatch, tracing, node hooks, saved tensors, formulas.
 
-In: nothing of ours.
+In: nothing from this package.
 Out: what the other rooms need of torch, by names that say what it is.
 """
 

@@ -35,7 +35,7 @@ _skip: Final[Any] = getattr(_frames, "skip_code", None)
 
 # To an older torch a tensor is another input where a mode is on the stack: a compiled function would be compiled anew.
 compiles_alike_under_modes: Final = hasattr(TorchDispatchMode, "ignore_compile_internals")
-can_leave_alone: Final = _set_strategy is not None  # a function of ours and what it calls
+can_leave_alone: Final = _set_strategy is not None  # a function of the recorder, and what it calls
 set_compiler: Final[Callable[[Any], Any]] = getattr(_frames, "set_eval_frame", lambda callback: None)
 
 

@@ -17,7 +17,7 @@ is_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 get_sequence_nr: Final[Callable[[], int]] = torch._C._autograd._get_sequence_nr  # of the next node made here
 running_node: Final[Callable[[], Any]] = torch._C._current_autograd_node  # None outside of a backward pass
 current_graph_task_id: Final[Callable[[], int]] = torch._C._current_graph_task_id  # -1 outside of a backward pass
-TELLS_TOP_SAVED_HOOKS: Final = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+SHOWS_TOP_SAVED_HOOKS: Final = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 # The innermost saved-tensor hooks; None without any, and of an older torch, which cannot be asked.
 top_saved_hooks: Final[Callable[[bool], Any]] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None
@@ -50,8 +50,8 @@ DISABLED_DISPATCH: Final[Any] = torch._C._disabled_torch_dispatch_impl  # a clas
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[bool, int, int, int, int, int]:
-    """Return whether a tensor is copy-on-write, the addresses of its TensorImpl and StorageImpl, its set of dispatch
-    keys, its storage's bytes and their address.
+    """Return True if a tensor is copy-on-write, the addresses of its TensorImpl and StorageImpl, its dispatch keys,
+    and the size and address of the bytes of its storage.
     """
     storage = tensor.untyped_storage()
     keys = torch._C._dispatch_keys(tensor).raw_repr()

@@ -3,7 +3,7 @@
 Theory of operation
     A mode says ``supports_higher_order_operators``, and then ``__torch_dispatch__`` is called with such operators as
     with ops. An older torch wants a rule for each pair of operator and mode instead, and raises without one. While a
-    step is recorded `HigherOrderRules` gives each operator that meets a mode of ours the rule that does the same.
+    step is recorded, `HigherOrderRules` adds that rule to each operator that meets a mode of the recorder.
 """
 
 from __future__ import annotations

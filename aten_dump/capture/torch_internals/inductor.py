@@ -111,9 +111,9 @@ class LoweredGraph:
 class Lowerings:
     """Watches graphs being lowered, and hands each on with the module that was made of it."""
 
-    def __init__(self, tell: Callable[[ModuleType, LoweredGraph], None], failed: Callable[[Exception], None]) -> None:
-        """Begin; `tell` is called once a module was made, `failed` where inductor is not as it is known."""
-        self._tell = tell
+    def __init__(self, report: Callable[[ModuleType, LoweredGraph], None], failed: Callable[[Exception], None]) -> None:
+        """Begin; `report` gets each module that was made, `failed` the error where inductor is not as it is known."""
+        self._report = report
         self._failed = failed
         self._patches: list[Patch] = []
         self._has_cpp = False
@@ -176,7 +176,7 @@ class Lowerings:
                 )
             module = original(graph)
             try:
-                self._tell(module, self._lowered(graph))
+                self._report(module, self._lowered(graph))
             except Exception as error:  # noqa: BLE001 - the program is compiled, whatever this makes of it
                 self._failed(error)
             return module

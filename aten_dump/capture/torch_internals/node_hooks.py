@@ -96,9 +96,9 @@ def uninstall() -> None:
 
 
 def put_after(node: Any, hook: Any) -> Any:
-    """Call a hook of ours after a node's runs; return its handle, None where hooks of the program's are there.
+    """Call a hook after a node's runs; return its handle, or None if the program has hooks on the node.
 
-    Hooks that the program puts on the node from now on run after an opener of ours: see `install`.
+    Hooks that the program adds from now on run after the recorder's opening hook: see `install`.
     """
     hooks = node.register_hook(hook)
     if type(hooks) is not Hooks:
@@ -114,7 +114,7 @@ def put_after(node: Any, hook: Any) -> Any:
 
 
 def put(node: Any, hook: Any) -> Any:
-    """Call a hook of ours before and after a node's runs; return the handle of both."""
+    """Call a hook before and after a node's runs; return the handle of both."""
     first, second = node.register_prehook(hook), node.register_hook(hook)
     if type(first) is Hooks and type(second) is Hooks:
         first.after = second

@@ -1,4 +1,4 @@
-"""What a saved-tensor hook of ours keeps of a tensor, and what it gives back.
+"""What the recorder's saved-tensor hook keeps of a tensor, and what it gives back.
 
 Theory of operation
     Autograd calls a pack hook with a tensor that a node is about to save, and the unpack hook with what that returned
@@ -29,7 +29,7 @@ import torch
 
 from ...errors import ConfigError
 from ..interrupts import runs_program
-from .engine import TELLS_TOP_SAVED_HOOKS, get_sequence_nr
+from .engine import SHOWS_TOP_SAVED_HOOKS, get_sequence_nr
 from .mode_stack import detached
 
 _SAID: Final = re.compile(
@@ -98,7 +98,7 @@ def refuse_hooks() -> None:
     Raises:
         ConfigError: this torch does not show them.
     """
-    if not TELLS_TOP_SAVED_HOOKS:
+    if not SHOWS_TOP_SAVED_HOOKS:
         raise ConfigError(
             f'DumpConfig.saved_tensors is "hooks": torch {torch.__version__} does not say which saved-tensor hooks '
             'the program has, and would no longer call them; take "nodes", or a newer torch'

@@ -12,7 +12,7 @@ from .packed_tensors import PackedTensor
 _TENSOR: Final = torch.Tensor
 _PACKED: Final = PackedTensor
 # An older torch shows only that a node saved something, which may be under hooks.
-TELLS: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
+SHOWS_SAVED: Final = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "unpack_hook")
 _saved_attributes: Final[dict[type, tuple[str, ...]]] = {}  # of torch's own nodes, which are there for good
 _SAVED_BY_FUNCTION: Final = ("_raw_saved_tensors",)
 
@@ -30,7 +30,7 @@ def saved_tensors_of(node: Any) -> tuple[list[torch.Tensor], list[PackedTensor],
             names = _SAVED_BY_FUNCTION
         else:
             names = _saved_attributes[kind] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
-    if not TELLS:
+    if not SHOWS_SAVED:
         return [], [], bool(names)
     tensors: list[torch.Tensor] = []
     packed: list[PackedTensor] = []

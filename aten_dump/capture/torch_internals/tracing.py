@@ -1,4 +1,4 @@
-"""Tells a program that is being traced from one that runs.
+"""Finds out whether a program is being traced or runs.
 
 Theory of operation
     torch.jit.trace, make_fx, torch.export and the compiler run the program's ops to learn what they are: on fake or

@@ -27,7 +27,7 @@ from .held_step import HeldStep
 _NO_CONTENTS: Final = r.UNDEFINED | r.OPAQUE
 _OF_THE_MACHINE: Final = (r.TREE_DEVICE, r.TREE_GENERATOR, r.TREE_NODE)
 _BRANCHES: Final = (r.TREE_LIST, r.TREE_TUPLE, r.TREE_DICT)
-Unread = Callable[[], set[int]]  # the values of ours whose contents mean nothing to a call
+Unread = Callable[[], set[int]]  # this run's values whose contents mean nothing to a call
 _FROM_OUTSIDE: Final = ", and no call before it differs: it was made before this step, or written unseen"
 
 

@@ -197,7 +197,7 @@ class NonFinite:
 
 
 class LossSpike:
-    """Tells when the tensor that backward is called on is far above what it was before, or is not finite."""
+    """Fires when the tensor on which backward is called is far above its earlier values, or is not finite."""
 
     reads_registers = False
 

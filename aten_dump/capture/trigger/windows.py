@@ -48,7 +48,7 @@ def _ordinal(count: int) -> str:
 
 
 def why_written(signal: Signal, step: int | None, what: str, code: str = "trigger") -> Note:
-    """Say in the notes of a step (None: of another one) why calls of it were written."""
+    """Note in a step (None: in another one) why calls of it were written."""
     of_step = "" if step == signal.step else f" of step {signal.step}"
     where = f"call {signal.call}{of_step}"
     return Note(NOTE, code, f"{signal.why}: {where}, rank {signal.rank}; {what} were written", 1)

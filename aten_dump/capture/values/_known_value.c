@@ -1,11 +1,12 @@
-/* Finds the value of a tensor that was seen before, or tells where a new one lies.
+/* Finds the value of a tensor that was seen before, or returns the place of a new one.
  *
  * Theory of operation
- *     This is asked for each tensor of each op, so it reads what torch has in memory, in place of calls that each make an
- *     object: a Python tensor points to a TensorImpl, which points to a StorageImpl and has a set of dispatch keys; the
- *     storage has its bytes. At which word of each these lie is found when the module is first used, by looking for
- *     values that torch tells of samples: where that is not one word, the same in all samples, nothing is read and all
- *     is asked. What the set of keys decides, as the device and the negative bit, is asked once for each set.
+ *     This is asked for each tensor of each op, so it reads what torch has in memory, instead of making calls that each
+ *     create an object: a Python tensor points to a TensorImpl, which points to a StorageImpl and has a set of dispatch
+ *     keys; the storage has its bytes. The words of each that hold these are found when the module is first used, by
+ *     looking for values that torch returns for samples. If that is not one word, the same in all samples, nothing is
+ *     read from memory and torch is asked. What the set of keys decides, as the device and the negative bit, is asked
+ *     once for each set.
  *     Address, shape, strides and dtype come through DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
  *     DLPack would give a copy-on-write tensor memory of its own. Samples of such storages have words in common that
  *     others lack (one is torch's function that frees them); of their tensors Python is asked, and the key is the same.
@@ -61,7 +62,7 @@ typedef struct {
 #define MOST_KEY_SETS 32
 
 static FromPyObject from;
-/* Functions of torch; one that tells the device of tensors that have keys, and one how their elements lie; the dtypes of
+/* Functions of torch; one that returns the device of tensors that have keys, and one their layout; the dtypes of
  * those; what a class has for three attributes of its storages' states.
  */
 static PyObject *untyped_storage, *storage_offset, *keyed_device, *layout_of, *keyed_dtypes, *place_of, *value_of,
@@ -329,7 +330,7 @@ static PyObject *tuple_of(int n, PyObject *const *items)
     return found;
 }
 
-/* Count the elements of a tensor; tell whether they lie in a row. */
+/* Count the elements of a tensor; return 1 if they are contiguous. */
 static int lie_in_a_row(const Key *key, int64_t *count)
 {
     const int64_t *shape = key->lengths, *strides = shape + key->ndim;

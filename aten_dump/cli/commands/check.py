@@ -33,20 +33,21 @@ def _list_rules(form: str) -> None:
 @click.argument("dump", type=click.Path(path_type=Path), required=False)
 @places_options
 @click.option(
-    "--select", metavar="RULES", help="Rules to run, with commas between, or 'all'.  [default: the certain ones]"
+    "--select", metavar="RULES", help="Rules to run, separated by commas, or 'all'.  [default: the certain ones]"
 )
-@click.option("--ignore", metavar="RULES", help="Rules to leave out, with commas between.")
-@format_option("Lines to read, or one object as docs/json/check.schema.json has it, or check-rules.")
-@click.option("--rules", is_flag=True, help="List the rules, and end; no DUMP is needed.")
+@click.option("--ignore", metavar="RULES", help="Rules to leave out, separated by commas.")
+@format_option("check", "check-rules")
+@click.option("--rules", is_flag=True, help="List the rules and exit; no DUMP is needed.")
 def command(
     dump: Path | None, select: str | None, ignore: str | None, form: str, rules: bool, **places: int | None
 ) -> None:
-    """List what is almost surely wrong in the recorded steps of DUMP, each with its line. No baseline is needed.
+    """Find mistakes in the recorded steps of DUMP, each with its line. No baseline is needed.
 
-    A parameter without a gradient, gradients that are dropped, applied twice, clipped too late or still scaled, losses
-    of the wrong shape, numbers that half precision cannot hold, replicas that are apart: `--rules` lists all rules.
+    Examples of findings: a parameter without a gradient; gradients that are dropped, applied twice, clipped too late or
+    still scaled; a loss of the wrong shape; numbers that half precision cannot hold; replicas that differ.
+    `--rules` lists all rules.
 
-    Exit code 0: nothing was found; 1: something was; 2: the dump cannot be read, or is not whole, or no rule could run.
+    Exit code 0: no finding; 1: findings; 2: the dump cannot be read or is incomplete, or no rule could run.
 
     \b
     Examples

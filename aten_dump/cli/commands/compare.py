@@ -35,30 +35,40 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--at",
     metavar="NAME=NAME",
-    help="One value of both, by names of DumpMode.save or slots: what makes up the gap between them.",
+    help="Explain the gap between one value of each dump, named as in DumpMode.save or by its slot.",
 )
 @click.option("--step", help="Step of both, or TARGET:BASELINE as in 3:0.  [default: all in common]")
 @click.option("--rank", help="Rank of both, or TARGET:BASELINE.  [default: all in common]")
-@click.option("--control", type=_path, help="Dump of an honest repeat of BASELINE: its distance is a noise floor.")
-@click.option("--mapping", type=_path, help="YAML of renamed modules and ops, and of pairs of calls.")
-@click.option("--write-mapping", type=_path, help="Write the mapping that was found, to correct and give back.")
-@click.option("--rules", type=_path, help="YAML list of '- pattern: predicate', tried in order.")
-@click.option("--rule", "more_rules", multiple=True, help="'pattern: predicate', as in 'softmax: rel_l2 <= 1e-2'.")
-@click.option("--ignore", multiple=True, help="Calls or ops, as a regular expression, whose results do not count.")
-@click.option("--no-replay", is_flag=True, help="Estimate from distances, do not replay ops in float64.")
-@click.option("--no-data", is_flag=True, help="Read no tensors: compare hashes and statistics.")
+@click.option(
+    "--control", type=_path, help="Dump of a second, correct run of BASELINE: its distance is the noise floor."
+)
+@click.option("--mapping", type=_path, help="YAML file with renamed modules and ops, and with pairs of calls.")
+@click.option(
+    "--write-mapping", type=_path, help="Write the mapping that was found; correct it and pass it to --mapping."
+)
+@click.option("--rules", type=_path, help="YAML file with a list of '- pattern: predicate', tried in order.")
+@click.option(
+    "--rule", "more_rules", multiple=True, help="One rule, such as 'softmax: rel_l2 <= 1e-2'; can be repeated."
+)
+@click.option("--ignore", multiple=True, help="Regular expression: results of these calls or ops do not count.")
+@click.option("--no-replay", is_flag=True, help="Do not replay ops in float64; estimate from distances.")
+@click.option("--no-data", is_flag=True, help="Read no tensors; compare hashes and statistics.")
 @click.option(
     "--together/--each-rank",
     default=None,
-    help="Put the ranks of each dump together, or compare rank by rank.  [default: together where layouts differ]",
+    help="Join the ranks of each dump, or compare rank by rank.  [default: join if the layouts differ]",
 )
-@click.option("--batch-shard", type=int, metavar="DIM", help="Put ranks together; how they share a batch is found.")
+@click.option(
+    "--batch-shard", type=int, metavar="DIM", help="Join the ranks; the split of the batch is found, whatever DIM is."
+)
 @click.option(
     "--precision-budget",
     type=click.FloatRange(0, min_open=True),
-    help="How far a loss, gradient or output may be from its float64 meaning (relative L2).  [default: 0.1]",
+    help="Relative L2 that a loss, gradient or output may be away from its float64 value.  [default: 0.1]",
 )
-@click.option("--device", default="cpu", show_default=True, help="Evaluate heavy ops in float64 on it: cuda, npu.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="Device that evaluates heavy ops in float64: cuda, npu."
+)
 @allow_ops_option
 @jobs_option
 @click.option(
@@ -67,16 +77,16 @@ _path = click.Path(path_type=Path)
     type=click.Choice(_FORMATS),
     default="answer",
     show_default=True,
-    help="The answer in sentences, or the table of all compared values: to look at, or for another program.",
+    help="The answer in sentences, in full or as a summary; or the table of all compared values.",
 )
-@click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Only rows of this status.")
+@click.option("--status", type=click.Choice(list(STATUS_TEXTS)), help="Show only rows of this status.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write the table to.")
-@click.option("--limit", type=click.IntRange(min=0), help="Most rows of a table, 0 for all.")
+@click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows in a table; 0: all.")
 def command(target: Path, baseline: Path | None, recompute: bool, form: str, at: str | None, **options: Any) -> None:
     """Compare dump TARGET with dump BASELINE and name the first op that is wrong.
 
-    Exit code 0 when they agree, bitwise or within rounding; 1 when they differ; 2 when they could not be compared;
-    3 when the tool itself failed.
+    Exit code 0: they agree, bitwise or within rounding; 1: they differ; 2: they could not be compared; 3: the tool
+    itself failed.
 
     \b
     Examples

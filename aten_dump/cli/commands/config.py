@@ -31,13 +31,13 @@ data = "statistic"   # structure, hash, statistic, tensor, full
 # max_bytes = 100000000000
 # on_error = "warn"       # go on unrecorded if the recorder fails
 """
-_format: Final = format_option("Text, or one object as docs/json/config.schema.json has it.")
+_format: Final = format_option("config")
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group("config")
 def command() -> None:
-    """Check, convert or begin a config file: ours, msprobe's config.json, MindSpore's data_dump.json.
+    """Check, convert or create a config file. msprobe's config.json and MindSpore's data_dump.json are read too.
 
     \b
     Examples
@@ -51,7 +51,7 @@ def command() -> None:
 @click.argument("file", type=_FILE)
 @_format
 def check(file: Path, form: str) -> None:
-    """Print what each key of FILE means here, and whether the whole is right."""
+    """Check FILE and print the meaning of each key."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
     if form == "json":
@@ -72,7 +72,7 @@ def check(file: Path, form: str) -> None:
 @click.option("--out", type=_FILE, help="TOML file to write.  [default: stdout]")
 @_format
 def convert(file: Path, out: Path | None, form: str) -> None:
-    """Write FILE as a config of ours, in TOML; keys without meaning become comments."""
+    """Write FILE as a config of aten_dump, in TOML; ignored keys become comments."""
     found = read_config_file(file)
     config = DumpConfig.from_dict(found.fields, found.source)
     changed = _changed(config)
@@ -92,7 +92,7 @@ def convert(file: Path, out: Path | None, form: str) -> None:
 @click.option("--out", type=_FILE, help="TOML file to write.  [default: stdout]")
 @_format
 def init(out: Path | None, form: str) -> None:
-    """Write a config to begin with."""
+    """Write a config to start from."""
     if form == "json":
         begun = DumpConfig(path="dump", steps="0-1")
         _print_record(out, Translation("aten_dump", "a config to begin with", _changed(begun)), begun)

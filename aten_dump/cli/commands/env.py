@@ -30,18 +30,16 @@ _PACKAGES: Final = ("torch_npu", "numpy", "safetensors", "msgpack", "xxhash", "c
     nargs=2,
     type=click.Path(path_type=Path),
     metavar="TARGET BASELINE",
-    help="Two dumps: say what they differ in beside the program.",
+    help="Compare two dumps: print all differences except those of the program.",
 )
-@format_option(
-    "Lines to read, or one object as docs/json/env.schema.json and docs/json/env-compare.schema.json have it."
-)
+@format_option("env", "env-compare")
 def command(dump: Path | None, both: tuple[Path, Path] | None, form: str) -> None:
     """Print versions, devices and variables of this machine, or of the run in DUMP; or compare two runs.
 
-    With --compare: hyperparameters, data, weights, model, random numbers, seed, versions, devices, switches,
-    variables, most relevant first. Values of what is named as a secret are masked.
+    --compare covers hyperparameters, data, weights, model, random numbers, seed, versions, devices, switches and
+    variables, the most relevant first. Secrets are masked.
 
-    Exit code 0: printed, or no difference; 1: the runs differ; 2: a dump cannot be read.
+    Exit code 0: no difference, or no comparison; 1: the runs differ; 2: a dump cannot be read.
 
     \b
     Examples

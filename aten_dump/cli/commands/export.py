@@ -27,7 +27,7 @@ _TARGETS_TEXT = "\n".join(f"  {name:<12} {target.says}" for name, target in _TAR
 Targets
 {_TARGETS_TEXT}
 
-Large tensors are never whole in memory. OUT gets its name when all is written; until then that begins with a dot.
+Large tensors are written in parts. Until all is written, the name of OUT begins with a dot.
 
 \b
 Examples
@@ -46,10 +46,10 @@ Examples
 @click.option(
     "--sources",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the program, to show its lines in graph.",
+    help="Folder of the program: graph shows its source lines.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace what is at OUT.")
-@format_option("Lines to read, or one object as docs/json/export.schema.json has it.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing OUT.")
+@format_option("export")
 def command(
     dump: Path,
     to: str,

@@ -23,7 +23,7 @@ from ..workers import jobs_option, workers
     type=click.FloatRange(min=0),
     default=PATIENCE_S,
     show_default=True,
-    help="Seconds that a rank may let others wait before it is stuck; until then it is slow.",
+    help="A rank that lets others wait for less than this many seconds is slow; after that it is stuck.",
 )
 @click.option(
     "--flight-recorder",
@@ -31,18 +31,18 @@ from ..workers import jobs_option, workers
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Trace of torch's flight recorder, whose name ends in the rank; may be repeated. Nothing in it is run.",
+    help="Trace of torch's flight recorder, whose name ends in the rank; can be repeated. Nothing in it is run.",
 )
 @jobs_option
-@format_option("Lines to read, or one object as docs/json/hang.schema.json has it.")
+@format_option("hang")
 def command(dump: Path, patience: float, traces: tuple[Path, ...], jobs: int, form: str) -> None:
-    """Say who waits for whom in the run that writes DUMP, or that wrote it until it was killed.
+    """Find which rank waits for which in the run that writes DUMP. The run may go on, or may have been killed.
 
-    Named are: ranks that ask for different collectives, or leave one out; ranks that wait for each other; ranks that
-    raised, ended, were killed or are silent while others wait; and ranks that are slow or stuck, with their line. The
-    cause comes first. All steps on file are looked at, and the run may go on meanwhile.
+    Findings, the cause first: ranks that call different collectives, or skip one; ranks that wait for each other; ranks
+    that raised, ended, were killed or are silent while others wait; and ranks that are slow or stuck, with their line.
+    All steps on file are read.
 
-    Exit code 0: no rank waits, or a rank is slow; 1: there is a finding; 2: nothing could be read.
+    Exit code 0: no rank waits, or a rank is only slow; 1: there is a finding; 2: nothing could be read.
 
     \b
     Examples

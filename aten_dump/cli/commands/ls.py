@@ -15,7 +15,7 @@ from ...analysis.meetings.meeting_points import RankGroup
 from ...dump import RankDump, open_dump
 from ...dump.index.summary import Summary
 from ...dump.shown.command_lines import command_line
-from ...dump.shown.step_ranks import told_together
+from ...dump.shown.step_ranks import over_ranks
 from ...dump.wholeness import lacks_of
 from ...errors import AtenDumpError
 from ...report.terminal_tables import UNCHECKED, note_sentences, run_lines, scopes_line, steps_table
@@ -33,17 +33,20 @@ _QUICK_INDEX_BYTES: Final = 64 << 20
 @click.option(
     "--details/--no-details",
     default=None,
-    help="Read the indexes: calls by kind, notes, what is missing.  [default: when they are under 64 MiB in all]",
+    help="Read whole indexes: calls by kind, notes, missing data.  [default: if they are below 64 MiB together]",
 )
 @click.option(
-    "--live", is_flag=True, help="For a run that hangs, or may: what `aten-dump hang` prints, with its exit code."
+    "--live",
+    is_flag=True,
+    help="For a run that may hang: print what `aten-dump hang` prints, and return its exit code.",
 )
-@format_option("Tables, or one object as docs/json/ls.schema.json has it; with --live that of hang.")
+@format_option("ls", more=" (with --live, that of hang)")
 def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
-    """Print what DUMP holds: the run, and for each step and rank its state, calls, values and bytes.
+    """Print the contents of DUMP: the run, and for each step and rank its state, calls, values and bytes.
 
-    Without details only the two ends of each index are read: quick for thousands of steps and ranks. Exit code 0
-    when all that was read is whole; 2 when something is damaged, interrupted or missing, which comes first.
+    Without details only the two ends of each index are read, which is quick for thousands of steps and ranks.
+
+    Exit code 0: everything read is complete; 2: something is damaged, interrupted or missing. That comes first.
 
     \b
     Examples
@@ -71,7 +74,7 @@ def command(dump: Path, details: bool | None, live: bool, form: str) -> None:
     states = {rank: look.state for rank, look in looks.items()}
     print_table(steps_table(zip(ranks, summaries, strict=True), kinds, states))
     notes = ((look.step, look.rank, note) for look in looks.values() for note in look.notes)
-    print_lines([*_interrupted(ranks, summaries, dump), *told_together(notes)])
+    print_lines([*_interrupted(ranks, summaries, dump), *over_ranks(notes)])
     print_lines(f"groups {line}" for line in group_lines(groups))
     if UNCHECKED in states.values():
         echo(f"{UNCHECKED}: only the two ends of these indexes were read; `aten-dump ls {dump} --details` reads all")

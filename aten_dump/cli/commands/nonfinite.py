@@ -28,26 +28,31 @@ _MOST_LINES: Final = 20  # of steps and ranks of which a line is printed
 @dump_argument
 @places_options
 @click.option(
-    "--all", "show_all", is_flag=True, help="Show calls that only passed NaN or Inf on, and all values near overflow."
+    "--all",
+    "show_all",
+    is_flag=True,
+    help="Show calls that only propagated NaN or Inf too, and all values near overflow.",
 )
 @click.option(
     "--near",
     type=click.FloatRange(0, 1, min_open=True),
     default=NEAR,
     show_default=True,
-    help="Share of a dtype's greatest number beyond which a value is near overflow.",
+    help="A value is near overflow beyond this fraction of the largest number of its dtype.",
 )
-@format_option("Lines to read, or one object as docs/json/nonfinite.schema.json has it.")
+@format_option("nonfinite")
 @limit_option(30, "rows of a table")
 def command(
     dump: Path, step: int | None, rank: int | None, show_all: bool, near: float, form: str, limit: int | None
 ) -> None:
-    """Print what made NaN and Inf in DUMP: producers in execution order, and masks put there on purpose.
+    """Print the calls that produced NaN and Inf in DUMP, in execution order.
 
-    All steps and ranks are searched, or those of --step and --rank. Statistics are enough. Listed last, as no
-    findings: masks; NaN and Inf that no loss, no gradient and nothing that the step leaves depends on; and gradients
-    that overflowed under the loss scale of a gradient scaler, which skipped the optimizer's step. Exit code 0: there
-    is no finding; 1: there is; 2: nothing could be judged.
+    All steps and ranks are searched, or those of --step and --rank. Recorded statistics are enough.
+
+    Listed last, and not counted as findings: attention masks; NaN and Inf on which no loss, no gradient and nothing
+    that the step leaves depends; gradients that overflowed under a gradient scaler, which skipped the optimizer's step.
+
+    Exit code 0: no finding; 1: findings; 2: nothing could be judged.
 
     \b
     Examples
@@ -58,7 +63,7 @@ def command(
     if form == "json":
         _print_json(places, near)
         return
-    told = _Told(dump, line_limit(limit, default=30), show_all=show_all)
+    told = _Findings(dump, line_limit(limit, default=30), show_all=show_all)
     for fresh in map(KnownTables().anew, with_progress("searching", places)):
         empty = fresh.why_no_calls
         if empty is not None:
@@ -111,7 +116,7 @@ def _plain(event: Event) -> dict[str, Any]:
     return {**{name: getattr(event, name) for name in names}, "reaches": list(event.reaches)}
 
 
-class _Told:
+class _Findings:
     """What was found in the steps and ranks: where it began is printed whole, all else a line for those alike."""
 
     def __init__(self, path: Path, limit: int | None, *, show_all: bool) -> None:
@@ -135,10 +140,10 @@ class _Told:
     def end(self, *, is_alone: bool) -> None:
         """Print where it began, what is in the others, the values near overflow, and what to run next."""
         whole = self._whole
-        is_told = whole is not None and (is_alone or not _is_clean(whole) or whole.unknown > 0)
-        if whole is not None and is_told:
+        is_said = whole is not None and (is_alone or not _is_clean(whole) or whole.unknown > 0)
+        if whole is not None and is_said:
             self._print(whole)
-        others = [one for one in self.searched if not (is_told and _is_place_of(one, whole))]
+        others = [one for one in self.searched if not (is_said and _is_place_of(one, whole))]
         others = [one for one in others if not _is_clean(one) or one.unknown]
         lines = list(short_lines(others))
         print_lines(lines[:_MOST_LINES])

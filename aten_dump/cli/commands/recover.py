@@ -21,20 +21,21 @@ from ..options import dump_argument
 
 @click.command("recover")
 @dump_argument
-@format_option("Lines to read, or one object as docs/json/recover.schema.json has it.")
+@format_option("recover")
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, file_okay=False),
-    help="DumpConfig.spool of a run that recorded to a URL.",
+    help="The DumpConfig.spool of a run that recorded to a URL.",
 )
 def command(dump: Path, form: str, spool: Path | None) -> None:
     """Finish every interrupted step and rank of DUMP: drop the torn tail, complete shards, commit.
 
-    Nothing that was written whole is lost; complete steps are left as they are. It can be run again.
-    Exit code 2 when a step and rank could not be recovered; the others are all the same. What was recovered stays
-    known as interrupted or damaged: nobody knows what it lost.
+    Whatever was written whole is kept. Complete steps are not changed, and the command can be run again. A recovered
+    step stays marked as interrupted or damaged, as nobody knows what it lost.
 
-    Where DUMP is a URL, what its run left in the spool on this machine is completed, uploaded and removed here.
+    If DUMP is a URL, files of its run in the spool on this machine are completed, uploaded and then removed.
+
+    Exit code 0: all recovered; 2: a step and rank could not be recovered (all others were).
 
     \b
     Examples

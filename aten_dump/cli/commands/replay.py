@@ -36,18 +36,18 @@ from ..workers import is_shared_out, jobs_option, workers
     type=click.Choice(["float64", "recorded"]),
     default="float64",
     show_default=True,
-    help="float64 judges each op against a reference; recorded shows what is reproduced bit by bit.",
+    help="float64: judge each op against a reference; recorded: show which results are reproduced bit by bit.",
 )
 @click.option("--emit", type=click.Path(path_type=Path, dir_okay=False), help="Write a script that runs NAME alone.")
-@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; those alike are one line.")
+@click.option("--all", "everything", is_flag=True, help="Replay all steps and ranks; equal ones share one line.")
 @click.option(
     "--repeat",
     "times",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Run each op N times, in the recorded dtypes: whose bits are not the same twice?",
+    help="Run each op N times in the recorded dtypes and name those whose bits change.",
 )
-@format_option("Lines to read, or one object as docs/json/replay.schema.json has it, and replay-repeat with --repeat.")
+@format_option("replay", "replay-repeat", more=" (with --repeat)")
 @allow_ops_option
 @jobs_option
 @limit_option(20, "rows of the table")
@@ -68,8 +68,10 @@ def command(
 ) -> None:
     """Run the aten ops of one step and rank again, each from its own recorded inputs, the worst first.
 
-    An op that is wrong comes first even when all after it are wrong too. NAME is an aten call, or an API or module
-    call whose aten ops are replayed. Exit code 0: no op is off, 1: one is, 2: nothing could be replayed, 3: failed.
+    An op that is wrong comes first even if every op after it is wrong too. NAME is an aten call, or an API or module
+    call whose aten ops are replayed.
+
+    Exit code 0: no op is off; 1: one is; 2: nothing could be replayed; 3: the tool itself failed.
 
     \b
     Examples

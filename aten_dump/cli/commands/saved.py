@@ -25,17 +25,23 @@ _UNTOLD = "Backward ran: either its nodes saved no tensor, or this torch does no
 @click.command("saved")
 @dump_argument
 @place_options
-@click.option("--depth", type=click.IntRange(min=1), help="Cut module paths to so many names, to sum inner modules up.")
-@click.option("--offload", is_flag=True, help="Print what keeping it in host memory or on disk would free and move.")
-@format_option("Tables, or one object as docs/json/saved.schema.json has it.")
+@click.option(
+    "--depth", type=click.IntRange(min=1), help="Cut module paths to this many names and sum up inner modules."
+)
+@click.option(
+    "--offload",
+    is_flag=True,
+    help="Estimate offloading to host memory or disk: bytes that are freed and bytes that are moved.",
+)
+@format_option("saved")
 @limit_option(30, "rows of a table")
 def command(
     dump: Path, step: int | None, rank: int | None, depth: int | None, offload: bool, form: str, limit: int | None
 ) -> None:
     """Print the memory that forward calls keep alive for backward, by call and by module.
 
-    A storage counts once in a sum, however many views and calls keep it; one that two calls (or modules)
-    keep counts for both in their rows.
+    A sum counts each storage once, however many views and calls keep it. A storage that two calls (or modules) keep
+    counts in the rows of both.
 
     \b
     Examples
@@ -55,7 +61,7 @@ def command(
     echo(shown.line)
     total, outside = saved.nbytes, saved.outside_nbytes
     echo(f"{format_bytes(total)} kept for backward by {len(saved)} autograd nodes ({total} bytes)")
-    echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which live anyway ({outside} bytes)")
+    echo(f"{format_bytes(outside)} of it are parameters, buffers and inputs, which exist anyway ({outside} bytes)")
     if not saved and any(call.phase == "backward" for call in recorded.calls):
         echo(_UNTOLD)
     if offload:

@@ -25,8 +25,8 @@ from ..places import Place
 @click.argument("name", required=False, shell_complete=complete_name)
 @place_options
 @filter_options
-@click.option("--depth", type=click.IntRange(min=1), help="Leave out calls deeper in the tree than this.")
-@format_option("Lines to read, or one object as docs/json/show.schema.json has it.")
+@click.option("--depth", type=click.IntRange(min=1), help="Print the tree down to this depth.")
+@format_option("show")
 @limit_option(200, "lines")
 def command(
     dump: Path,
@@ -38,10 +38,10 @@ def command(
     form: str,
     limit: int | None,
 ) -> None:
-    """Print the tree of calls of one step and rank, or all about the call or tensor NAME.
+    """Print the tree of calls of one step and rank, or everything about the call or tensor NAME.
 
-    A line has the call's name, its inputs and outputs, and how long it took; f32[8, 128] is a float32
-    tensor of that shape. With filters, the calls around a match are printed too, so that it has its place.
+    A line has the name of a call, its inputs and outputs, and its duration. f32[8, 128] is a float32 tensor of that
+    shape. With filters, the calls around each match are printed too, to show its place.
 
     \b
     Examples

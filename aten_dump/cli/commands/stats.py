@@ -36,13 +36,13 @@ from ..places import Place
     type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
     show_default=True,
-    help="A table to look at, or all columns for another program; JSON as docs/json/stats.schema.json has it, or "
-    "stats-over-steps.",
+    help="A table, or all columns for another program. Schemas of the JSON object: docs/json/stats.schema.json or "
+    "docs/json/stats-over-steps.schema.json.",
 )
 @click.option(
     "--over-steps",
     is_flag=True,
-    help="Results of all steps and ranks in one table: how each moved, or with csv or parquet each step's numbers.",
+    help="All steps and ranks in one table: how each result changed, or with csv and parquet the numbers of each step.",
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 @limit_option(200, "rows")
@@ -56,7 +56,7 @@ def command(
     output: Path | None,
     limit: int | None,
 ) -> None:
-    """Print the statistics of the values of one step and rank, a row for each call and input or output.
+    """Print the statistics of one step and rank, a row for each input and output of each call.
 
     CSV and JSON have more columns than the table: op, module, dtype, shape, stride, device, hash.
 

@@ -21,13 +21,14 @@ from ..workers import is_shared_out, jobs_option, workers
 @click.command("verify")
 @dump_argument
 @jobs_option
-@format_option("Lines to read, or one object as docs/json/verify.schema.json has it.")
+@format_option("verify")
 def command(dump: Path, jobs: int, form: str) -> None:
     """Read all of DUMP and check every checksum of its indexes and shards.
 
-    Exit code 0 when all is whole, 1 when there are problems, each a line; 2 when DUMP cannot be read at all. A step
-    that `recover` has finished is not whole: what the program did after it was cut short is not in it. Of what other
-    tools dumped, which has no checksums, it is checked that every file can be read and holds what its table says.
+    A step that `recover` has finished is incomplete: it lacks what the program did later. Dumps of other tools have no
+    checksums: each file must be readable and match its table.
+
+    Exit code 0: all is whole; 1: there are problems, a line each; 2: DUMP cannot be read at all.
 
     \b
     Examples

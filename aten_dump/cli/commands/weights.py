@@ -24,18 +24,18 @@ from ..files import opened
     type=click.Choice(["text", "json", "csv"]),
     default="text",
     show_default=True,
-    help="Lines to read, alike layers in one; or a row for each tensor, for another program.",
+    help="Text with one line for equal layers; or a row for each tensor.",
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def command(target: Path, baseline: Path, form: str, output: Path | None) -> None:
-    """Say which weight of TARGET became which of BASELINE, by contents: names do not matter.
+    """Match the weights of TARGET to those of BASELINE by their contents; names do not matter.
 
-    Each is a safetensors file, a folder or an index of several, a state dict that torch.save wrote (.pt, .pth, .bin),
-    or a dump. Nothing in a file is run. Found are weights that are equal, cast, transposed, permuted, fused, split,
-    padded, tied, scaled, or merged of several (LoRA, norms); and what is altered, extra or missing.
+    Each is a safetensors file, a folder or an index of several, a state dict of torch.save (.pt, .pth, .bin), or a
+    dump. Nothing in a file is run. A match may be equal, cast, transposed, permuted, fused, split, padded, tied, scaled
+    or merged of several weights (LoRA, norms). Other weights are altered, extra or missing.
 
-    Exit code 0 when all weights are accounted for; 1 when one is altered, extra or missing; 2 when a file cannot be
-    read, or a dump is not whole; 3 when the tool itself failed.
+    Exit code 0: every weight is matched; 1: one is altered, extra or missing; 2: a file cannot be read, or a dump is
+    incomplete; 3: the tool itself failed.
 
     \b
     Examples

@@ -40,15 +40,15 @@ _WITH_VALUE: Final = ("steps", "level")
 @click.argument("action", type=click.Choice(list(_ACTIONS)))
 @click.argument("value", required=False)
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the ranks.")
-@format_option("Lines to read, or one object as docs/json/ctl.schema.json has it.")
+@format_option("ctl")
 def command(dump: Path, action: str, value: str | None, wait_s: float, form: str) -> None:
     """Change what a running job records into DUMP; all ranks switch at the same step.
 
-    Ranks read what is asked for between two steps, agree on a step that lies ahead of all of them, and change there.
-    It goes by files in DUMP/control, through no network port; a run that is not selected to record costs nothing but
-    a look at one file for each step.
+    The command writes a file to DUMP/control; no network port is used. The ranks read it between two steps, agree on a
+    step that is ahead of all of them, and switch there. A step that is not recorded costs one look at that file.
 
-    Where torchrun has restarted the program it is the last attempt, which began with what was asked before it.
+    If torchrun has restarted the program, the command reaches the last attempt. A new attempt begins with the last
+    request.
 
     \b
     Examples
@@ -161,6 +161,6 @@ def _report_change(files: ControlFiles, ranks: Ranges, request: Request, end_s: 
 def _miss(ranks: Ranges) -> None:
     if ranks:
         raise MissingDataError(
-            f"no answer from ranks {ranges_text(ranks).replace('|', ', ')}: they answer when a step ends; is the "
-            "program running, and does it end steps? What was asked stays, and is read when it does"
+            f"no answer from ranks {ranges_text(ranks).replace('|', ', ')}: they answer when a step ends. "
+            "Check that the program runs and ends steps. The request stays until a step ends"
         )

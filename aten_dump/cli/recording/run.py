@@ -24,34 +24,40 @@ _DEFAULT_PATH: Final = "dump"
 @click.option("--path", help=f"Directory of the dump.  [default: that of the config, else {_DEFAULT_PATH}]")
 @click.option("--steps", help="Steps to record: 3, '0|5-8', all.")
 @click.option("--ranks", help="Ranks that record: 0, '0|4-7', all.")
-@click.option("--level", type=click.Choice(get_args(Level)), help="Which kinds of call.")
-@click.option("--data", type=click.Choice(get_args(DataKind)), help="What is kept of a tensor.")
-@click.option("--against", help="A dump of hashes: bytes are kept only around the first call that differs from it.")
+@click.option("--level", type=click.Choice(get_args(Level)), help="Kinds of call to record.")
+@click.option("--data", type=click.Choice(get_args(DataKind)), help="Data to keep of each tensor.")
+@click.option(
+    "--against", help="A dump of hashes to compare with; bytes are kept only around the first call that differs."
+)
 @click.option(
     "--compile",
     type=click.Choice(get_args(Compile)),
-    help="Run functions of torch.compile as written (eager), as one compiled call each (opaque), or compiled, kernel "
-    "by kernel (kernels).  [default: eager]",
+    help="How functions of torch.compile run and are recorded: as written (eager), as one compiled call each (opaque), "
+    "or compiled, kernel by kernel (kernels).  [default: eager]",
 )
 @click.option(
     "--watch",
     metavar="TARGET",
-    help="Watch instead of recording all: tensorboard, tensorboard:FOLDER, wandb, or a file of JSON lines. With "
-    "--path, an alert has the next step recorded there.",
+    help="Watch numbers instead of recording everything: tensorboard, tensorboard:FOLDER, wandb, or a file of JSON "
+    "lines. With --path, the step after an alert is recorded there.",
 )
-@click.option("--watch-every", type=click.IntRange(1), default=100, show_default=True, help="Watch so many-th step.")
 @click.option(
-    "--watch-modules", multiple=True, help="Globs on module paths, whose results are watched too; commas between them."
+    "--watch-every", type=click.IntRange(1), default=100, show_default=True, help="Watch one step in this many."
 )
-@click.option("--watch-formats", multiple=True, help="Number formats that tensors are held against: nvfp4,mxfp8_e4m3.")
-@click.option("--overwrite", is_flag=True, default=None, help="Replace a dump that is there.")
+@click.option(
+    "--watch-modules",
+    multiple=True,
+    help="Globs on module paths, separated by commas: watch the results of these modules too.",
+)
+@click.option("--watch-formats", multiple=True, help="Number formats to test tensors against: nvfp4,mxfp8_e4m3.")
+@click.option("--overwrite", is_flag=True, default=None, help="Replace an existing dump.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(file: Path | None, command: tuple[str, ...], **fields: Any) -> NoReturn:
-    """Run COMMAND with every rank of it recorded; nothing in its scripts changes.
+    """Run COMMAND and record all of its ranks. Its scripts need no change.
 
-    A step ends where the optimizer's step returns, so accumulated batches are one step. Module names are those of
-    the model whose parameters the optimizer holds. Recording begins at the first call of a module. COMMAND takes the
-    place of this process: input, output, signals and the exit code are its own.
+    A step ends when the step of the optimizer returns, so accumulated batches are one step. Module names are those of
+    the model whose parameters the optimizer holds. Recording begins at the first call of a module. COMMAND replaces
+    this process: input, output, signals and the exit code are those of COMMAND.
 
     \b
     Examples

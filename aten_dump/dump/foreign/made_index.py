@@ -152,7 +152,7 @@ class MadeIndex:
         return self.calls
 
     def gradient(self, name: str, tree: list[int]) -> None:
-        """Say that a value is the gradient of a parameter."""
+        """Record that a value is the gradient of a parameter."""
         self._records.append(r.Gradient(r.GRADIENT, name, tree[1], 0))
 
     def note(self, code: str, message: str, count: int = 1) -> None:

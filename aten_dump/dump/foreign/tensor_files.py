@@ -40,7 +40,7 @@ _SHOWN: Final = 200  # characters of an error of a parser's
 
 @contextmanager
 def format_errors(folder: Path) -> Iterator[None]:
-    """Raise what a block that reads a folder of another tool's raises as an error of ours.
+    """Turn any error of a block that reads a folder of another tool into a `FormatError`.
 
     Raises:
         FormatError: the files are not what that tool writes.

@@ -31,11 +31,11 @@ class CallModes:
         self._calls = calls
 
     def grad(self, position: int) -> bool | None:
-        """Return whether grad mode was on where the call at `position` began; None if it is not known."""
+        """Return True if grad mode was on when the call at `position` began; None if it is not known."""
         return _fact(self._facts["grad"][position])
 
     def training(self, position: int) -> bool | None:
-        """Return whether the innermost module was in training; None outside of modules, and if it is not known."""
+        """Return True if the innermost module was in training; None outside of modules, and if it is not known."""
         return _fact(self._facts["training"][position])
 
     def are(self, mode: str) -> NDArray[np.bool_]:

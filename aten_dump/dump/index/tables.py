@@ -44,7 +44,7 @@ class Tables:
         self.pattern = Pattern(data.rows)  # one object for all tables that repeat these
         self._take(data, where)
         self._names: dict[int, str] = {}
-        self._told: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
         self._sort(data.rows)
 
     def repeated_by(self, data: IndexData, where: str) -> Tables | None:
@@ -166,9 +166,9 @@ class Tables:
 
     def told(self, stack: int, tell: Callable[[list[Frame]], str]) -> str:
         """Return what is said of the frames of a stack, which many calls share; each is said once."""
-        found = self._told.get(stack)
+        found = self._reported.get(stack)
         if found is None:
-            found = self._told[stack] = tell(self.stack(stack))
+            found = self._reported[stack] = tell(self.stack(stack))
         return found
 
     def same_as(self, value: int, fact: int, known: Container[int]) -> int:

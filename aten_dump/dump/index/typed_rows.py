@@ -35,7 +35,7 @@ class Places(Mapping[int, int]):
             places[ids - self._low] = np.arange(len(ids))
         is_whole = np.count_nonzero(places >= 0) == len(ids)
         self._places = places.data if is_whole else places[:0].data
-        # Ids far apart, or twice the same: as no writer of ours makes them.
+        # Ids far apart, or one id twice: our writer makes neither.
         self._others = {} if is_whole else dict(zip(ids.tolist(), range(len(ids)), strict=True))
 
     def find(self, id: int) -> int:
@@ -60,7 +60,7 @@ class Places(Mapping[int, int]):
         return len(self._others) or len(self._ids)
 
     def in_order(self) -> Sequence[int]:
-        """Return the ids in ascending order, in which writers of ours leave them."""
+        """Return the ids in ascending order, the order in which our writer leaves them."""
         is_sorted = bool((self._ids[1:] > self._ids[:-1]).all())
         return (self._ids if is_sorted else np.unique(self._ids)).data
 

@@ -112,12 +112,12 @@ def call_html(call: CallFacts, values: Slots, forward: CallFacts | None) -> str:
 
 
 def _values_table(values: Slots) -> str:
-    names = [name for name in _STATISTICS if any(_is_told(value, name) for _, value in values)]
+    names = [name for name in _STATISTICS if any(_is_known(value, name) for _, value in values)]
     rows = [[slot, tensor_type(value), *(_statistic(value, name) for name in names)] for slot, value in values]
     return table(["slot", "tensor", *names], rows, texts=2)
 
 
-def _is_told(value: ValueFacts, name: str) -> bool:
+def _is_known(value: ValueFacts, name: str) -> bool:
     """Return True if a statistic has a column: counts of what is not finite only where there is some."""
     number = None if value.stats is None else value.stats.get(name)
     return number is not None and (name not in ("nan", "posinf", "neginf") or number != 0)

@@ -32,7 +32,7 @@ def step_and_ranks(step: int | str, ranks: Iterable[int]) -> str:
     return f"step {step} {named('rank', ranks)}"
 
 
-def told_together(sentences: Iterable[tuple[int, int, str]]) -> Iterator[str]:
+def over_ranks(sentences: Iterable[tuple[int, int, str]]) -> Iterator[str]:
     """Yield each sentence once, behind the step and the ranks of which it is said.
 
     Args:

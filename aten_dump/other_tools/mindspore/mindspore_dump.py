@@ -204,9 +204,9 @@ def _facts(key: Key, full_name: str, counter: Counter[str], start_ns: int) -> Ma
 
 
 def _our_name(name: str) -> tuple[str, str, str, str] | None:
-    """Return prefix, api, number and phase of the name of a call of ours, with modules before it; None of any other.
+    """Return prefix, api, number and phase of a call's name as aten_dump exports it, modules before it; else None.
 
-    Taken apart from both ends: a pattern of the whole tries every beginning with every end.
+    The name is parsed from both ends: a pattern of the whole would try every beginning with every end.
     """
     head, *end = name.rsplit("-", 2)
     begin = _OUR_PREFIX.search(head)

@@ -1,7 +1,7 @@
 """`PrecisionDebugger`: msprobe's class, recording with `DumpMode`.
 
 `start` enters or resumes a DumpMode, `stop` pauses it.
-What it writes is a dump of ours. Calls are found in it by the names that msprobe gives them, too.
+It writes a dump of aten_dump, whose calls are found by the names of msprobe too.
 """
 
 from __future__ import annotations

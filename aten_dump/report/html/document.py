@@ -90,7 +90,7 @@ def _element(kind: str, name: str, data: bytes) -> str:
 
 
 class LinkError(Exception):
-    """A module of the page breaks a rule of `link`; a bug of ours, found by the tests."""
+    """A module of the page breaks a rule of `link`: a bug in aten_dump, which the tests find."""
 
 
 def link(folder: Path, start: str) -> str:

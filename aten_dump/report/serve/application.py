@@ -79,7 +79,7 @@ def in_thread(make: Callable[[], Answer]) -> Awaitable[Answer]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Answer] = loop.create_future()
 
-    def tell(act: Callable[[], None]) -> None:
+    def then(act: Callable[[], None]) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(lambda: None if future.done() else act())
 
@@ -89,10 +89,10 @@ def in_thread(make: Callable[[], Answer]) -> Awaitable[Answer]:
         except Exception as error:  # noqa: BLE001 - raised again where it is awaited
             failure = error
             if not isinstance(error, AtenDumpError):
-                traceback.print_exc()  # a bug of ours: the answer is an error without a word
-            tell(lambda: future.set_exception(failure))
+                traceback.print_exc()  # a bug in aten_dump: the answer is an error without text
+            then(lambda: future.set_exception(failure))
         else:
-            tell(lambda: future.set_result(found))
+            then(lambda: future.set_result(found))
 
     Thread(target=run, daemon=True, name="aten-dump section").start()
     return future

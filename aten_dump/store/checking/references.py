@@ -3,8 +3,8 @@
 Theory of operation
     Ids, references and codes are the integers that records begin with, which numpy reads without decoding the rest. So
     an index of a million calls is checked in a part of a second, before anything follows a reference. A call begins
-    after its parent, and a stack is written after the one it continues: both have a greater id, so that there is no
-    circle. What an interrupted run may lack (a parent, a blob, a shard's bytes) is no error here.
+    after its parent, and a stack is written after the one it continues: both have a greater id, so no
+    circle exists. What an interrupted run may lack (a parent, a blob, a shard's bytes) is no error here.
 """
 
 from __future__ import annotations

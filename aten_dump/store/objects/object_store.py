@@ -87,19 +87,19 @@ class ObjectStore:
         options: dict[str, Any] = {"client_options": dict(_TIMES), "retry_config": _RETRIES}
         if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
             options["client_options"]["allow_http"] = True
-        with self._errors_told("open", ""):
+        with self._errors_named("open", ""):
             self._store: Any = from_url(address, **options)
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """Yield all objects below a folder, in order of their keys."""
-        with self._errors_told("list", prefix):
+        with self._errors_named("list", prefix):
             for page in self._api.list(self._store, prefix or None):
                 yield from map(_listed, page)
 
     def head(self, key: str) -> Listed | None:
         """Return one object; None where there is none."""
         try:
-            with self._errors_told("read", key):
+            with self._errors_named("read", key):
                 return _listed(self._api.head(self._store, key))
         except FileNotFoundError:
             return None
@@ -114,22 +114,22 @@ class ObjectStore:
         options: Any = {} if tag is None else {"if_match": tag}
         if stop is not None:
             options["range"] = (start, stop)
-        with self._errors_told("read", key):
+        with self._errors_named("read", key):
             return memoryview(self._api.get(self._store, key, options=options).bytes())
 
     def put(self, key: str, data: bytes | Path) -> None:
         """Store bytes, or those of a file, in parts where they are many; nobody sees them before they are all there."""
-        with self._errors_told("write", key):
+        with self._errors_named("write", key):
             self._api.put(self._store, key, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, those that are not there included."""
         for start in range(0, len(keys), _DELETED_AT_ONCE):
-            with self._errors_told("delete", keys[start]), contextlib.suppress(FileNotFoundError):
+            with self._errors_named("delete", keys[start]), contextlib.suppress(FileNotFoundError):
                 self._api.delete(self._store, list(keys[start : start + _DELETED_AT_ONCE]))
 
     @contextlib.contextmanager
-    def _errors_told(self, action: str, key: str) -> Iterator[None]:
+    def _errors_named(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
         except self._errors as error:

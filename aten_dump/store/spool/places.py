@@ -38,14 +38,14 @@ def is_here(marker: dict[str, Any]) -> bool:
 
 
 def put_marker(target: UrlPath, rank: int, folder: Path) -> None:
-    """Say in the object store that a rank has a spool; this also shows whether it may write there."""
+    """Mark in the object store that a rank has a spool; this also shows if it may write there."""
     found = {"rank": rank, "host": socket.gethostname(), "folder": str(folder), "process": os.getpid()}
     text = json.dumps({**found, "begun_unix_ns": time.time_ns()}, indent=1)
     target.store.put(f"{target.key}/spool-rank{rank}.json", text.encode())
 
 
 def remove_marker(target: UrlPath, rank: int) -> None:
-    """Say that all of a rank's spool is uploaded."""
+    """Remove the mark, as all of a rank's spool is uploaded."""
     target.store.delete([f"{target.key}/spool-rank{rank}.json"])
 
 

@@ -36,7 +36,7 @@ class BoundedThread:
         self.bell = Bell()  # wakes who waits
         self._is_over = False
         self._error: BaseException | None = None  # that has ended it
-        self._thread = threading.Thread(target=self._run_and_tell, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_and_report, name=name, daemon=True)
         self.progress = 0  # counted up by what runs
         self.still_since: tuple[int, float] | None = None  # where somebody has waited in vain: the progress, since when
         self.is_interrupted = False  # somebody has left a wait by an interrupt
@@ -83,7 +83,7 @@ class BoundedThread:
                 self.bell.wait(_LAST_SECONDS if self._is_over else _LOOK_SECONDS)
         self.raise_error()
 
-    def _run_and_tell(self) -> None:
+    def _run_and_report(self) -> None:
         try:
             self._run()
         except BaseException as error:  # noqa: BLE001 - raised by `raise_error` to whoever asks or waits
@@ -103,7 +103,7 @@ class Waiting:
         self._progress = thread.progress
         if thread.still_since is not None and thread.still_since[0] == self._progress:
             self._changed = thread.still_since[1]
-        self._told = False
+        self._reported = False
 
     def __enter__(self) -> Callable[[], None]:
         return self._look
@@ -115,7 +115,7 @@ class Waiting:
             self._thread.is_interrupted = True
 
     def _look(self) -> None:
-        """Say after TELL_SECONDS that somebody waits.
+        """Warn after TELL_SECONDS that somebody waits.
 
         Raises:
             StoreError: the thread has ended by an error, or made no progress for too long.
@@ -124,8 +124,8 @@ class Waiting:
         thread.raise_error()
         if thread.progress != self._progress:
             self._progress, self._changed = thread.progress, now
-        if now - self._begun > TELL_SECONDS and not self._told:
-            self._told = True
+        if now - self._begun > TELL_SECONDS and not self._reported:
+            self._reported = True
             warnings.warn(f"aten_dump waits for the disk, {self._left()} left; Ctrl-C, twice, ends that", stacklevel=4)
         still = now - self._changed
         if still > (INTERRUPTED_SECONDS if thread.is_interrupted else STILL_SECONDS):

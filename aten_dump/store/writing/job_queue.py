@@ -65,7 +65,7 @@ class JobQueue:
         return job
 
     def done(self) -> None:
-        """Say that the job taken last is over."""
+        """Mark the job taken last as done."""
         self._writing = []
 
     def _drain(self) -> None:

@@ -45,8 +45,8 @@ class Steps:
         self._files: StepFiles | None = None
         self._late_records = 0
         self._handed_on = HandedOn(HeaderBudget(), FreeSpace(), release)
-        self._untold: list[int] = []  # steps whose files are there, or will be with the next flush
-        self._told = 0.0  # when steps were last reported
+        self._unreported: list[int] = []  # steps whose files are there, or will be with the next flush
+        self._reported = 0.0  # when steps were last reported
 
     @property
     def waiting_records(self) -> int:
@@ -81,7 +81,7 @@ class Steps:
             self._files.flush()
             if to_disk and self._settings.to_disk:
                 self._files.sync()
-        self._tell(at_once=to_disk)
+        self._report(at_once=to_disk)
 
     def flush_records(self) -> None:
         """Write the records that wait, and not the bytes."""
@@ -102,7 +102,7 @@ class Steps:
         if files is not None:
             files.finish(end)
         self._files = self._header = None
-        self._tell()
+        self._report()
 
     def drop(self, _: None) -> None:
         """End a step in which nothing was recorded; it is completed where it has files."""
@@ -110,7 +110,7 @@ class Steps:
         if self._files is not None:
             self._files.finish(StepEnd(0, 0, {}, []))
         self._files = self._header = None
-        self._tell()
+        self._report()
 
     def interrupt(self, notes: list[Note]) -> None:
         """Close the files of a step that never ended; no other step comes."""
@@ -119,7 +119,7 @@ class Steps:
             self._files.records(packed(notes))
             self._files.interrupt()
         self._files = self._header = None
-        self._tell(at_once=True)
+        self._report(at_once=True)
         self._lock.release()
 
     def error_of(self, error: BaseException) -> StoreError:
@@ -134,11 +134,11 @@ class Steps:
             files.abandon()
         self._lock.release()
 
-    def _tell(self, at_once: bool = False) -> None:
+    def _report(self, at_once: bool = False) -> None:
         """Report the steps whose files are there: to do so for each small step costs as much as its files."""
-        if self._untold and (at_once or time.monotonic() - self._told >= TELL_SECONDS):
-            steps, self._untold = self._untold, []
-            self._told = time.monotonic()
+        if self._unreported and (at_once or time.monotonic() - self._reported >= TELL_SECONDS):
+            steps, self._unreported = self._unreported, []
+            self._reported = time.monotonic()
             if self._settings.on_steps is not None:
                 self._settings.on_steps(steps)
 
@@ -150,7 +150,7 @@ class Steps:
                 self._settings.room(0)
             directory = self._root / f"step{header.step}" / f"rank{self._rank}"
             self._files = StepFiles(directory, header, self._settings, self._handed_on)
-            self._untold.append(header.step)
+            self._unreported.append(header.step)
             early, self._early = self._early, []
             self._files.records(early)
             if self._late_records:

@@ -152,7 +152,7 @@ class WriterThread:
         self.raise_error()
         begun = time.perf_counter()
         done: list[bool] = []
-        self.queue.add(self._do_tell, (action, done, bell))
+        self.queue.add(self._do_report, (action, done, bell))
         self._signal.ring()
         with self.waiting() as look:
             while not done and self._thread.is_alive and time.perf_counter() - begun < most_seconds:
@@ -177,12 +177,12 @@ class WriterThread:
         Raises:
             StoreError: the thread failed, and no call has said so yet; or the disk hangs.
         """
-        was_told = self._reported
+        was_reported = self._reported
         try:
             self._thread.wait(self._left)
             self.raise_error()
         except StoreError:
-            if not was_told:
+            if not was_reported:
                 raise
         except BaseException:
             warnings.warn(
@@ -255,7 +255,7 @@ class WriterThread:
             self._error = failed
             self._on_error()
 
-    def _do_tell(self, argument: tuple[Callable[[], None], list[bool], Bell]) -> None:
+    def _do_report(self, argument: tuple[Callable[[], None], list[bool], Bell]) -> None:
         action, done, bell = argument
         action()
         done.append(True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aten_dump.analysis.comparison import told_together, where, where_all
+from aten_dump.analysis.comparison import over_ranks, where, where_all
 from aten_dump.analysis.evidence.findings import RankEvidence
 
 
@@ -30,4 +30,4 @@ def test_many_are_named_by_ranges() -> None:
 
 def test_what_differs_from_rank_to_rank_is_told_of_each() -> None:
     said = [(evidence(0, 0), "a"), (evidence(0, 1), "b"), (evidence(0, 2), "a"), (evidence(1, 0), "a")]
-    assert told_together(said) == [("step 0 ranks 0|2", "a"), ("step 0 rank 1", "b"), ("step 1 rank 0", "a")]
+    assert over_ranks(said) == [("step 0 ranks 0|2", "a"), ("step 0 rank 1", "b"), ("step 1 rank 0", "a")]

@@ -177,7 +177,7 @@ def test_later_steps_point_to_the_first(tmp_path: Path) -> None:
     assert "a division by zero: 0/0" in text
     assert "step 2 rank 0: first in Aten.mul.0.forward" in text, "it follows from step 1, of which all is printed"
     assert text.endswith(
-        "Aten.addcdiv_.0.optimizer (aten::addcdiv_)\n1 of 3 step/rank folders have no NaN or Inf but masks\n"
+        "Aten.addcdiv_.0.optimizer (aten::addcdiv_)\n1 of 3 step/rank folders have no NaN or Inf, masks ignored\n"
         f"Next: aten-dump show {path} Aten.addcdiv_.0.optimizer --step 1 --rank 0\n"
     )
 

@@ -24,9 +24,9 @@ from aten_dump.capture.naming.call_name import CallName
 from aten_dump.capture.step.open_calls import OpenCall
 from tests.capture.autograd import test_inplace_errors as inplace
 from tests.capture.bits import assert_same
-from tests.torch_features import needs_one_detach, needs_saved_hooks_told
+from tests.torch_features import needs_one_detach, needs_saved_hooks_shown
 
-pytestmark = needs_saved_hooks_told
+pytestmark = needs_saved_hooks_shown
 Program = Callable[[], Any]
 
 

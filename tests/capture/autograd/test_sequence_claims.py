@@ -13,7 +13,7 @@ from torch._C._autograd import _get_sequence_nr
 from aten_dump.capture.autograd.sequence_claims import SequenceClaims
 from aten_dump.capture.step.threads import Threads, ThreadState
 from tests.other_thread import in_thread
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_saved_hooks_shown
 
 Record = Callable[..., Any]
 Tensor = torch.Tensor
@@ -40,7 +40,7 @@ IN_PLACE: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-SAVED = ["nodes", pytest.param("hooks", marks=needs_saved_hooks_told)]
+SAVED = ["nodes", pytest.param("hooks", marks=needs_saved_hooks_shown)]
 
 # Without another input that has a gradient, the op makes no node where its own input has none.
 CASES = [(node, True) for node in IN_PLACE] + [

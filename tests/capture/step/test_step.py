@@ -196,7 +196,7 @@ def test_what_the_configuration_leaves_out_is_counted_and_its_parent_stands_for_
     call = opened(step)
     step.leave_out(call)
     assert call.recorded is recorded and call.visible == (call.id if recorded else outer.id)
-    step.tell_coverage()
+    step.report_coverage()
     assert [(note.code, note.count) for note in sink.of(r.NOTE)] == ([] if recorded else [("selection", 1)])
 
 
@@ -204,7 +204,7 @@ def test_custom_ops_are_told_of_at_the_end() -> None:
     step, sink, _ = new_step()
     for _ in range(2):
         step.counters.of(CallName("mine::gelu", "Custom", "gelu")).next()
-    step.tell_coverage()
+    step.report_coverage()
     (note,) = sink.of(r.NOTE)
     assert (note.code, note.count) == ("custom_ops", 2) and "gelu" in note.message
 

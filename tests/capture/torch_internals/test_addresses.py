@@ -15,7 +15,7 @@ from aten_dump import DumpConfig, DumpMode, open_dump
 from aten_dump.capture.torch_internals.addresses import address_in, address_of, address_of_storage, is_copy_on_write
 from tests.capture.bits import calls
 from tests.structure import PACKAGE, files
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_saved_hooks_shown
 
 Record = Callable[..., Any]
 DATA = ("structure", "hash", "statistic", "tensor", "full")
@@ -81,7 +81,7 @@ def test_of_each_dtype(record: Record, data: str, dtype: torch.dtype) -> None:
         {"sample": 5},
         {"trigger": "nonfinite"},
         {"max_bytes": 1 << 30},
-        pytest.param({"saved_tensors": "hooks"}, marks=needs_saved_hooks_told),
+        pytest.param({"saved_tensors": "hooks"}, marks=needs_saved_hooks_shown),
     ],
     ids=str,
 )

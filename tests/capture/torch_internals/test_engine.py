@@ -21,7 +21,7 @@ from aten_dump.capture.torch_internals.engine import (
     runs_hook,
     top_saved_hooks,
 )
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_saved_hooks_shown
 
 
 def test_the_running_node_is_known_inside_a_backward_only() -> None:
@@ -145,7 +145,7 @@ def test_on_a_thread_of_the_engine_s_all_frames_are_a_hook_s() -> None:
     assert not runs_hook(None, False)
 
 
-@needs_saved_hooks_told
+@needs_saved_hooks_shown
 def test_the_innermost_saved_tensor_hooks_are_the_program_s() -> None:
     assert top_saved_hooks(False) is None
     pack, unpack = (lambda t: t), (lambda t: t)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aten_dump import ConfigError, DumpConfig, DumpMode
-from aten_dump.capture.torch_internals.engine import TELLS_TOP_SAVED_HOOKS
+from aten_dump.capture.torch_internals.engine import SHOWS_TOP_SAVED_HOOKS
 from aten_dump.capture.torch_internals.packed_tensors import (
     PackedTensor,
     is_output,
@@ -47,7 +47,7 @@ def test_torch_func_takes_no_hooks() -> None:
 
 
 def test_hooks_are_refused_where_torch_does_not_tell_those_of_the_program() -> None:
-    if TELLS_TOP_SAVED_HOOKS:
+    if SHOWS_TOP_SAVED_HOOKS:
         DumpMode(DumpConfig(path="unused", saved_tensors="hooks"))
         return
     with pytest.raises(ConfigError, match=r'saved_tensors is "hooks": torch .* take "nodes"'):

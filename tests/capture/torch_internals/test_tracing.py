@@ -26,7 +26,7 @@ from tests.capture.autograd.links import assert_linked
 from tests.capture.bits import assert_same, calls, only
 from tests.capture.same_outcome import batch, note, ops, recorded, trained
 from tests.devices import here
-from tests.torch_features import needs_debug_mode, needs_saved_hooks_told
+from tests.torch_features import needs_debug_mode, needs_saved_hooks_shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
@@ -72,7 +72,7 @@ def test_fake_tensors_are_not_recorded(tmp_path: Path) -> None:
     assert note(rank, "traced").count > 5
 
 
-@needs_saved_hooks_told
+@needs_saved_hooks_shown
 def test_what_a_hook_of_a_native_call_traces_is_left_out(tmp_path: Path) -> None:
     def pack(x: Tensor) -> Tensor:
         with FakeTensorMode():

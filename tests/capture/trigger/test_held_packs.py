@@ -11,7 +11,7 @@ from aten_dump.capture.trigger.step_file import HeldPacks
 from aten_dump.store import records as r
 from aten_dump.store.checking.verification import verify
 from tests.capture.trigger.recording import Ring, call, storage, value
-from tests.torch_features import needs_saved_hooks_told
+from tests.torch_features import needs_saved_hooks_shown
 
 NOTE = r.Note(r.NOTE, "trigger", "why", 1)
 
@@ -48,7 +48,7 @@ def test_of_calls_that_the_ring_has_dropped_nothing_is_kept() -> None:
     assert list(packs._by_call) == [2] and list(packs._fetched) == [2]
 
 
-@needs_saved_hooks_told
+@needs_saved_hooks_shown
 def test_a_window_tells_when_its_tensors_were_saved_and_fetched(tmp_path: Path) -> None:
     w = torch.full((4,), 1.0, requires_grad=True)
     config = DumpConfig(tmp_path / "dump", trigger="nonfinite", saved_tensors="hooks", trigger_before=6)

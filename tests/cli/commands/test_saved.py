@@ -23,7 +23,7 @@ def test_sums_and_tables(dump: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].startswith("step 3, rank 0 of ")
-    assert "kept for backward by 2 autograd nodes (" in lines[1] and "which live anyway (" in lines[2]
+    assert "kept for backward by 2 autograd nodes (" in lines[1] and "which exist anyway (" in lines[2]
     assert lines.index("by module") < lines.index("by call")
     assert "Aten.addmm.0.forward" in result.stdout and "net.fc" in result.stdout
 

@@ -82,7 +82,7 @@ def files(tmp_path: Path) -> ControlFiles:
 def test_who_does_not_answer_is_named_and_what_was_asked_stays(files: ControlFiles, tmp_path: Path) -> None:
     code, text = aten_dump("ctl", tmp_path, "steps", "5-8", "--wait", 0)
     assert code == 2
-    assert "no answer from ranks 0-1: they answer when a step ends; is the program running" in text
+    assert "no answer from ranks 0-1: they answer when a step ends. Check that the program runs" in text
     request = files.request()
     assert request is not None and (request.number, request.steps, request.level) == (1, "5-8", None)
     code, text = aten_dump("ctl", tmp_path, "level", "api", "--wait", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aten_dump.dump.shown.step_ranks import step_and_ranks, told_together
+from aten_dump.dump.shown.step_ranks import over_ranks, step_and_ranks
 
 
 def test_ranks_are_named_by_ranges() -> None:
@@ -12,7 +12,7 @@ def test_ranks_are_named_by_ranges() -> None:
 
 def test_what_is_said_of_many_is_said_once() -> None:
     said = [(0, rank, "b" if rank == 7 else "a") for rank in range(1000)]
-    assert list(told_together([*said, (1, 3, "a")])) == [
+    assert list(over_ranks([*said, (1, 3, "a")])) == [
         "step 0 ranks 0-6|8-999: a",
         "step 0 rank 7: b",
         "step 1 rank 3: a",

@@ -17,7 +17,7 @@
  *     beside the plain one where the compiler and the loader can choose.
  *
  *     Long tensors are taken in parts of PART elements, by several threads if asked for, and joined in order: the
- *     numbers are the same for any number of threads. A thread may have been told to take tiny numbers for zero, and
+ *     numbers are the same for any number of threads. A thread may be set to flush tiny numbers to zero, and
  *     the next one not: while it measures it computes as IEEE 754 has it.
  */
 
@@ -45,7 +45,7 @@
 #define WIDE
 #endif
 
-/* What is told of a tensor, as one_pass.py names it. Counts are exact up to 2^53. */
+/* The statistics of a tensor, by the names of one_pass.py. Counts are exact up to 2^53. */
 typedef struct {
     double min, max;    /* of floats: NaN if an element is; of integers: exact up to 2^53, see whole_min */
     double sum, squares, deviations; /* deviations: sum of (x - mean)^2; all three NaN or Inf as IEEE 754 has it */
@@ -432,7 +432,7 @@ static PyObject *whole_number(int code, int64_t bits)
     return code == U64 ? PyLong_FromUnsignedLongLong((uint64_t)bits) : PyLong_FromLongLong(bits);
 }
 
-/* Tell whether the sum of integers was taken exactly. */
+/* Return 1 if the sum of integers is exact. */
 static int is_exact(int code, const Numbers *n)
 {
     const int64_t bound = (int64_t)1 << 31;

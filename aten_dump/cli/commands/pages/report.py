@@ -38,16 +38,16 @@ from ...workers import jobs_option, workers
     show_default=True,
     help="File to write.",
 )
-@click.option("--step", "steps", type=int, multiple=True, help="Show this step call by call; may be given again.")
-@click.option("--rank", "ranks", type=int, multiple=True, help="Show this rank call by call; may be given again.")
+@click.option("--step", "steps", type=int, multiple=True, help="Show this step call by call; can be repeated.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Show this rank call by call; can be repeated.")
 @click.option(
     "--max-calls",
     type=click.IntRange(min=1),
     default=MOST_SHOWN_CALLS,
     show_default=True,
-    help="Most calls to show; steps and ranks beyond are only summed up.",
+    help="Maximum number of calls to show; further steps and ranks are summed up.",
 )
-@format_option("Lines to read, or one object as docs/json/report.schema.json has it.")
+@format_option("report")
 @jobs_option
 def command(
     dump: Path,
@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Write DUMP, or its comparison with BASELINE, as one HTML file that needs no network.
 
-    Exit code 0 when it was written, whatever it shows; 2 when it could not be, or a dump is not whole.
+    Exit code 0: the file was written, whatever it shows; 2: it could not be written, or a dump is incomplete.
 
     \b
     Examples

@@ -21,15 +21,15 @@ from .report import compared
 @click.command("serve")
 @dump_argument
 @click.argument("baseline", type=click.Path(path_type=Path), required=False)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1.  [default: any free one]")
-@format_option("A line to read, or one object as docs/json/serve.schema.json has it, as soon as the page is there.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1.  [default: a free one]")
+@format_option("serve", more=", printed as soon as the page can be opened")
 @jobs_option
 def command(dump: Path, baseline: Path | None, port: int, form: str, jobs: int) -> None:
-    """Show DUMP, or its comparison with BASELINE, in a browser, of any size.
+    """Show DUMP, or its comparison with BASELINE, in a browser. The dump can have any size.
 
-    The page of `report`, with what needs the bytes of tensors: heat maps of slices, histograms, elements. New
-    steps of a dump that is still being written appear by themselves. Only this machine can reach it, and only
-    the address that is printed. Nothing is written. Ctrl-C ends it.
+    The page is that of `report`, with heat maps, histograms and elements of tensors in addition. New steps of a dump
+    that is still being written appear by themselves. Only this machine can reach the page, at the printed address.
+    Nothing is written. Ctrl-C ends it.
 
     \b
     Examples

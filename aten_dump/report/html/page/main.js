@@ -7,7 +7,7 @@ import { h, replace } from "./frame/dom.js";
 import { follow } from "./frame/following.js";
 import { Header, TITLES } from "./frame/header.js";
 import { listenToKeys } from "./frame/keyboard.js";
-import { shownWithPatience, tellOfReadsBeside } from "./parts/waiting.js";
+import { shownWithPatience, showReadsBeside } from "./parts/waiting.js";
 import { AnswerView } from "./views/answer.js";
 import { CallView } from "./views/call.js";
 import { CallsView } from "./views/calls.js";
@@ -49,7 +49,7 @@ async function start() {
   };
   window.addEventListener("hashchange", show);
   printAnswer(main, views.answer);
-  tellOfReadsBeside(main);
+  showReadsBeside(main);
   await show();
   if (server) {
     follow(app, server, () => {

@@ -93,7 +93,7 @@ export class ValueChunk {
 
   /**
    * @param {number} row
-   * @param {number | null} rest beyond what the other counts tell; see payload/value_columns.py
+   * @param {number | null} rest beyond the other counts; see payload/value_columns.py
    */
   positive(row, rest) {
     const others = ["count", "nan", "zero", "negative"].map((name) => this.columns.get(name)?.number(row));

@@ -17,7 +17,7 @@ export const TENSOR = "tensor";
  * @property {string} dims dimensions of a tensor that are rows and columns
  * @property {string} at index in each dimension
  * @property {string} show of a tensor: itself, its partner, their difference
- * @property {string} share of the elements that colours tell apart
+ * @property {string} share of the elements that get different colours
  */
 
 const NAMES = /** @type {(keyof Place)[]} */ (["view", "side", "step", "rank", "call", "q", "module", "value", "dims", "at", "show", "share"]);

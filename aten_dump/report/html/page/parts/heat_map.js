@@ -18,11 +18,11 @@ const HEIGHT = 420; // beyond, cells become small
 
 /**
  * @param {HeatMap} map
- * @param {number} width that there is
+ * @param {number} width available
  * @param {(row: number, column: number) => void} look at an element
- * @param {(row: number, column: number, end: [number, number]) => void} tell where the pointer is
+ * @param {(row: number, column: number, end: [number, number]) => void} onPoint shows where the pointer is
  */
-export function heatMap(map, width, look, tell) {
+export function heatMap(map, width, look, onPoint) {
   const [rows, columns] = map.cells;
   const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "heat-map", role: "img", "aria-label": map.label, width: columns, height: rows }));
   const widest = width / Math.max(columns, 1);
@@ -43,7 +43,7 @@ export function heatMap(map, width, look, tell) {
   });
   canvas.addEventListener("pointermove", (event) => {
     const [row, column] = place(event);
-    tell(first(row, 0), first(column, 1), [Math.ceil(((row + 1) * map.shape[0]) / rows) - 1, Math.ceil(((column + 1) * map.shape[1]) / columns) - 1]);
+    onPoint(first(row, 0), first(column, 1), [Math.ceil(((row + 1) * map.shape[0]) / rows) - 1, Math.ceil(((column + 1) * map.shape[1]) / columns) - 1]);
   });
   return canvas;
 }

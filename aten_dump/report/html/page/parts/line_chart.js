@@ -32,10 +32,10 @@ export async function lineChart(holder, steps, lines, { logarithmic = false, lab
     axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000, 100000], label: "step", labelSize: 16, labelGap: 2, size: 26, labelFont: axis.font }, { ...axis, size: 70, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => tick === null ? "" : formatNumber(tick, 4)) }],
     series: [{ label: "step" }, ...lines.map(({ name, numbers }, i) => ({
       label: name, stroke: themeColour(`line-${i % COLOURS + 1}`), width: 1.6, dash: DASHES[Math.floor(i / COLOURS) % DASHES.length],
-      points: { show: steps.length <= 40, size: 5 }, // Of what is not finite there is no point, but the legend tells it.
+      points: { show: steps.length <= 40, size: 5 }, // A number that is not finite has no point, but the legend shows it.
       value: (/** @type {any} */ _, /** @type {number | null} */ __, /** @type {number} */ ___, /** @type {number | null} */ at) => at === null ? "" : formatNumber(numbers[at]),
     }))],
-    // The legend tells the last step until another is pointed at.
+    // The legend shows the last step until the pointer is on another.
     hooks: { drawClear: [(/** @type {any} */ drawn) => drawMarks(drawn, steps, marked)], draw: [(/** @type {any} */ drawn) => (drawn.cursor.left ?? -1) < 0 && drawn.setLegend({ idx: steps.length - 1 }, false)] },
   }, data, holder);
   chart.root.setAttribute("role", "img");

@@ -24,7 +24,7 @@ export async function shownWithPatience(main, view, place, isWanted) {
   } catch (error) {
     if (!(error instanceof ServerError)) throw error;
     view.forget?.();
-    if (isWanted()) tell(main, error);
+    if (isWanted()) show(main, error);
   } finally {
     clearTimeout(timer);
     note.remove();
@@ -32,22 +32,22 @@ export async function shownWithPatience(main, view, place, isWanted) {
 }
 
 /**
- * Tell what the server could not give to those who read beside a view that is shown already: rows, facts, links.
+ * Show what the server could not give to a read beside a view that is shown already: rows, facts, links.
  * @param {HTMLElement} main
  */
-export function tellOfReadsBeside(main) {
+export function showReadsBeside(main) {
   window.addEventListener("unhandledrejection", (event) => {
     if (!(event.reason instanceof ServerError)) return;
     event.preventDefault(); // it is no mistake of the page
-    tell(main, event.reason);
+    show(main, event.reason);
   });
 }
 
 /**
  * @param {HTMLElement} main
- * @param {ServerError} error told once, though many may have waited for the same answer
+ * @param {ServerError} error shown once, though many may have waited for the same answer
  */
-function tell(main, { message }) {
-  const told = [...main.querySelectorAll(":scope > .failed")].some((found) => found.textContent === message);
-  if (!told) main.prepend(h("p", { class: "failed", role: "alert" }, message));
+function show(main, { message }) {
+  const isShown = [...main.querySelectorAll(":scope > .failed")].some((found) => found.textContent === message);
+  if (!isShown) main.prepend(h("p", { class: "failed", role: "alert" }, message));
 }

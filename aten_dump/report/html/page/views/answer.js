@@ -10,10 +10,10 @@ import { readFacts, worthReading } from "./early_facts.js";
 /** @typedef {import("../frame/app.js").App} App */
 /** @typedef {import("../frame/app.js").View} View */
 
-const FIRST_SICK = 3; // steps and ranks whose NaN are told at once
+const FIRST_SICK = 3; // steps and ranks whose NaN are shown at once
 const MOST_ROWS = 16; // of a table that does not scroll
 const MOST_LISTED = 1000; // steps and ranks in a table
-const MOST_LACKING = 8; // steps and ranks that are not whole, which are told one by one
+const MOST_LACKING = 8; // steps and ranks that are not whole, shown one by one
 
 /** @implements {View} */
 export class AnswerView {
@@ -71,7 +71,7 @@ export class AnswerView {
     return h("div", { class: "lead" }, h("h1", {}, this.finding() || "What was recorded."), h("p", { class: "sub" }, size));
   }
 
-  /** What was found, in one line: the first NaN with its place, or that there is none, if all was looked at; else "". */
+  /** The finding in one line: the first NaN with its place, or no NaN if all was searched; else "". */
   finding() {
     const sick = this.stepRanks.filter((/** @type {any} */ one) => one.nonfinite?.first);
     const first = sick.sort((/** @type {any} */ a, /** @type {any} */ b) => a.step - b.step || lateness(a) - lateness(b))[0];

@@ -1,4 +1,4 @@
-/** What a server tells of step-ranks after the first view: facts from their whole index, then where NaN came from. */
+/** Facts that a server adds after the first view: those of whole indexes, then the origin of NaN. */
 
 /** @typedef {import("../frame/app.js").App} App */
 
@@ -25,16 +25,16 @@ export function worthReading(app, all) {
  * @param {App} app
  * @param {any[]} found step-ranks of the outline
  * @param {boolean} all search large ones for NaN too
- * @param {() => void} tell called when there is more to show
+ * @param {() => void} onMore called when there is more to show
  */
-export async function readFacts(app, found, all, tell) {
+export async function readFacts(app, found, all, onMore) {
   for (const one of found) {
     const key = `target/${one.step}/${one.rank}`;
     Object.assign(one, (await app.source.section(`${key}/facts`)).json);
-    tell();
+    onMore();
     if (all || one.calls <= MOST_SEARCHED) {
       one.nonfinite = (await app.source.section(`${key}/nonfinite`)).json;
-      tell();
+      onMore();
     }
   }
 }

@@ -198,7 +198,7 @@ class Builder {
 }
 
 /**
- * Tell whether a call is the backward, as a whole, of an API or module call.
+ * Return true if a call is the backward, as a whole, of an API or module call.
  * @param {Calls} calls
  * @param {number} backward
  * @param {number} call

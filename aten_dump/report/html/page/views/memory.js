@@ -43,7 +43,7 @@ export class MemoryView {
     const kept = saved.total(false);
     const outside = saved.total(true) - kept;
     replace(this.element,
-      h("div", { class: "lead" }, h("h1", {}, `${formatBytes(kept)} kept for backward`), h("p", { class: "sub" }, `and ${formatBytes(outside)} in parameters, buffers and inputs, which live anyway`)),
+      h("div", { class: "lead" }, h("h1", {}, `${formatBytes(kept)} kept for backward`), h("p", { class: "sub" }, `and ${formatBytes(outside)} in parameters, buffers and inputs, which exist anyway`)),
       h("section", { class: "card" }, h("h2", {}, "Over the step"), curve(saved, rank)),
       h("section", { class: "card" }, h("h2", {}, "By module"), this.trail(place), this.map(saved, rank, place)),
       h("section", { class: "card" }, h("h2", {}, "The largest"), this.largest(saved, rank)));

@@ -84,7 +84,7 @@ export class StripView {
   }
 
   /**
-   * Load what a way to colour calls needs; a server tells where NaN came from when it is asked.
+   * Load the data that a way to colour calls needs; a server finds the origin of NaN on request.
    * @param {Rank} rank
    * @param {typeof WAYS[string]} way
    */

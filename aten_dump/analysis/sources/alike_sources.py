@@ -1,4 +1,4 @@
-"""Sources that hold the same are told apart by what becomes of them, and given contents of their own.
+"""Distinguishes sources that hold the same by what becomes of them, and gives them contents of their own.
 
 Theory of operation
     Before the first step moments are zero, and a network and its copy are alike: a program that reads the one for the
@@ -40,7 +40,7 @@ class Apart:
     pairs: list[tuple[list[Value], list[Value]]]  # which of both sides belong together
 
 
-def told_apart(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]) -> Apart | None:
+def alike_sources(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]) -> Apart | None:
     """Return contents for sources of both sides, if some that hold the same can be distinguished; else None.
 
     Args:
@@ -134,7 +134,7 @@ def reads_the_same(evaluation: Evaluation, moved: Evaluation) -> bool:
 def _fates(evaluation: Evaluation) -> dict[int, dict[int | None, list[Value]]]:
     """Return the sources of each number that have a storage of their own, by the number of what was left there.
 
-    Those that are left alike are not told apart, and left out. What shows the same memory goes together.
+    Those that are left alike cannot be distinguished, and are left out. Views of one memory go together.
     """
     storages: dict[int, list[Value]] = defaultdict(list)
     for value in evaluation.sources.values():

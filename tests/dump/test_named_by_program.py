@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from aten_dump import DumpMode, MissingDataError
-from aten_dump.dump.told_by_program import Mark, RecordedModule, SavedTensor
+from aten_dump.dump.named_by_program import Mark, RecordedModule, SavedTensor
 from tests.dump.building import Builder, value
 from tests.recorded_step import record
 
