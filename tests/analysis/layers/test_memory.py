@@ -27,9 +27,9 @@ FAULTS = {  # what is written instead of what in the generated module, and what 
         f"{_MADE.format(1)}; buf1 = globals().setdefault('kept', buf1)",
         "writes to memory that its graph neither made nor was given",
     ),
-    "a result is written to an input": (
-        _MADE.format(1),
-        "buf1 = arg0_1",
+    "an input is written to": (
+        "arg0_1, arg1_1 = args",
+        "arg0_1, arg1_1 = args; arg1_1.copy_(arg0_1)",
         "writes to memory that its graph was given to read, and ",
     ),
     "a kernel is given another buffer": (
@@ -76,7 +76,7 @@ def record(path: Path, *, compiled: bool) -> str:
     with DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels")):
         first = function(x, weight)
         second = function(x.flip(0), weight)
-        (first + x * second).sum()
+        (first * x + second).sum()
     return str(path)
 
 
