@@ -30,7 +30,7 @@ VERDICT_TEXTS: Final[dict[Verdict, str]] = {
     "different": "The dumps differ.",
     "incomparable": "The dumps could not be compared.",
 }
-_NOT_WHOLE: Final = "The dumps could not be compared: what is there shows no difference, and something is missing."
+_NOT_WHOLE: Final = "The dumps could not be compared: what is there proves no difference, and something is missing."
 _ESTIMATED: Final = (
     "The dumps agree as far as their data go: what differs is no more than rounding may explain; most calls were "
     "estimated."

@@ -61,7 +61,6 @@ _LED_TO: Final[dict[Status | None, str]] = {
 _NOTHING_IN_COMMON: Final = "no call of the one side has a counterpart on the other: they are of other programs"
 _MEETS: Final = "what comes of it is the same again"
 _NOT_WHOLE: Final = "a side is not whole"
-_OF_CALLS: Final = ("input", "output", "mutated")  # how slots begin that are of a call, and not of the end of a step
 
 
 def compare_by_distance(task: Task) -> RankEvidence:
@@ -99,19 +98,31 @@ def _not_whole(task: Task) -> Iterator[str]:
 def _without_absences(found: RankEvidence) -> RankEvidence:
     """Take back what may differ only because a side is not whole.
 
-    What a pair of calls was given and made is shown. What one side has and the other has not, and what is there at the
-    end (gradients, what is left behind), is not: the missing calls may make it.
+    A result that is wrong for its own inputs is shown by them alone, or by an op that makes another one of the same.
+    All else rests on which calls are counterparts, or on what is there at the end: what is missing may change both.
     """
+    shown = tuple(finding for finding in found.findings if _is_shown(finding.row))
+    known = {(finding.row.place.id, finding.row.slot) for finding in shown}
     rows = (
-        row if row.status != "different" or _is_shown(row) else replace(row, status="unknown", note=_NOT_WHOLE)
+        row
+        if row.status != "different" or _is_shown(row) or (row.place.id, row.slot) in known
+        else replace(row, status="unknown", note=_NOT_WHOLE)
         for row in found.rows
     )
-    findings = tuple(finding for finding in found.findings if _is_shown(finding.row))
-    return replace(found, rows=tuple(rows), findings=findings, leans=())
+    notes = () if shown else tuple(map(_unproven, found.findings[:1]))
+    return replace(found, rows=tuple(rows), findings=shown, notes=(*found.notes, *notes), leans=())
 
 
 def _is_shown(row: Row) -> bool:
-    return row.target is not None and row.baseline is not None and row.slot.partition(".")[0] in _OF_CALLS
+    is_replayed = row.floor_from == "replay" and (row.ratio or 0.0) > 1
+    return row.target is not None and row.status == "different" and (is_replayed or row.how == "flow")
+
+
+def _unproven(finding: Finding) -> str:
+    named = [place.call for place in (finding.row.target, finding.row.baseline) if place is not None]
+    return (
+        f"not proven, as its counterpart may be missing: {' beside '.join(named)}, {finding.row.slot}: {finding.text}"
+    )
 
 
 def recompute_pairs(rank: RankDump) -> list[Pair]:
@@ -140,6 +151,8 @@ def _evidence(task: Task, target: RankDump, baseline: RankDump, pairs: list[Pair
     if is_whole and len(target.calls) and len(baseline.calls):
         ends.run()
     meets_again = ends.agree and walk.drop_what_meets_again() and not walk.evidence.findings
+    if target.index_lacks or baseline.index_lacks:
+        walk.keep_to_contents()
     for pair in others:
         if not walk.flows[0].is_apart(pair.target):
             walk.describe(pair)

@@ -118,6 +118,30 @@ class Walk:
         self.evidence.findings[:] = kept
         return dropped
 
+    def keep_to_contents(self) -> None:
+        """Mark the findings of an op that was given the same contents on both sides as found by that, not by the order.
+
+        Whichever calls are counterparts, one op makes the same of the same; with other arguments it is another call,
+        which nobody misses if the other side has none with these.
+        """
+        contents = _Contents(self.flows[0]), _Contents(self.flows[1])
+        for number, finding in enumerate(self.evidence.findings):
+            row = finding.row
+            if row.target is None or row.baseline is None or finding.kind == "random":
+                continue
+            calls = self.ranks[0].call(row.target.id), self.ranks[1].call(row.baseline.id)
+            is_same = calls[0].op == calls[1].op and contents[0].read(calls[0]) == contents[1].read(calls[1])
+            if is_same and contents[0].are_known(calls[0]) and calls[0].kernel is None and not self._has_both(calls):
+                self.evidence.findings[number] = replace(finding, row=replace(row, how="flow"))
+
+    def _has_both(self, calls: tuple[Call, Call]) -> bool:
+        """Return True if two calls have other arguments, and one of them those of a call of the other side."""
+        ours, theirs = map(_literals, calls)
+        if ours == theirs:
+            return False
+        kinds = [flow.rank.calls.filter(op=calls[0].op) for flow in self.flows]
+        return any(_literals(call) == ours for call in kinds[1]) or any(_literals(call) == theirs for call in kinds[0])
+
     def _shows_otherwise(self, row: Row) -> bool:
         """Return True if a result shows that it is another one, or if statistics are all that is known of it."""
         by_statistics = row.closeness is not None and row.closeness.level == "statistic"
@@ -510,13 +534,17 @@ class _Contents:
 
     def key(self, call: Call) -> Hashable:
         """Return what a call computes, and of what."""
-        args, kwargs = call.inputs
-        return call.op, call.phase, repr([_literal(item) for item in (*args, *kwargs.values())]), self.read(call)
+        return call.op, call.phase, _literals(call), self.read(call)
 
     def are_known(self, call: Call) -> bool:
         """Return True if what a call reads is known, and is something."""
         read = self.read(call)
         return bool(read) and None not in read and not self._flow.is_view(call)
+
+
+def _literals(call: Call) -> str:
+    args, kwargs = call.inputs
+    return repr([_literal(item) for item in (*args, *kwargs.values())])
 
 
 def _literal(item: object) -> object:

@@ -7,7 +7,8 @@ from typing import Final
 
 from ...dump import Call, RankDump
 from ..evidence.findings import Finding
-from .layers import graph_calls, layer_faults, part_of
+from .graph_values import graph_calls, part_of
+from .layers import layer_faults
 
 _SIDES: Final = ("target", "baseline")
 _OF_KERNELS: Final = ("op", "nonfinite")  # findings of a call that is wrong for its own inputs

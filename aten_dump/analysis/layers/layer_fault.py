@@ -12,7 +12,7 @@ _TEXTS: Final[dict[Layer, str]] = {
     "decomposition": "decomposition of {}",
     "pass": "{}",
     "kernel": "lowering or generated code: {}",
-    "runtime": "runtime: each kernel is right, and {} was returned otherwise (wrong memory)",
+    "runtime": "runtime: {}",
 }
 
 
@@ -25,18 +25,22 @@ class LayerFault:
         name: the op that was decomposed, the pass, the call of the kernel, or the node that was returned otherwise.
         graph: the compiled graph, as torch's logs have it (``"0_forward"``, or ``"0_joint"`` before it is parted).
         source: ``"file:line in function"`` of the program, ``""`` where it is not known.
-        error: how far off, relative to the greatest element.
+        error: how far off, relative to the greatest element; None of a write to memory that is not the graph's.
+        fact: what is wrong with its memory, a clause; "" of other layers.
     """
 
     layer: Layer
     name: str
     graph: str
     source: str
-    error: float
+    error: float | None
+    fact: str = ""
 
     def __str__(self) -> str:
+        what = " ".join(filter(None, (_TEXTS[self.layer].format(self.name), self.fact)))
         at = f", {self.source}" if self.source else ""
-        return f"{_TEXTS[self.layer].format(self.name)} (graph {self.graph}{at}), off by {self.error:.3g}"
+        off = "" if self.error is None else f", off by {self.error:.3g}"
+        return f"{what} (graph {self.graph}{at}){off}"
 
 
 def source_of(node: GraphNode | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from aten_dump.analysis.layers.layers import distance, result_of, values_of
+from aten_dump.analysis.layers.graph_values import distance, result_of, values_of
 from aten_dump.dump import GraphNode, NodeRef
 
 X = torch.linspace(-2, 2, 9, dtype=torch.float64)
