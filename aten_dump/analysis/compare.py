@@ -43,9 +43,8 @@ def compare(
     target: Given, baseline: Given, *, step: str | int | None = None, rank: str | int | None = None,
     control: Path | Dump | None = None, mapping: Mapping | Path | MappingOf[str, MappingOf[str, str]] | None = None,
     rules: Iterable[Rule | tuple[str, Predicate]] = (), replay: bool = True, data: bool = True,
-    together: bool | None = None, batch_shard: int | None = None, allow_ops: Sequence[str] = (),
-    precision_budget: float | None = None, device: str = "cpu", executor: Executor | None = None,
-    progress: Progress | None = None,
+    together: bool | None = None, batch_shard: int | None = None, allow_ops: Sequence[str] = (), device: str = "cpu",
+    precision_budget: float | None = None, executor: Executor | None = None, progress: Progress | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare two dumps and name the first op that is wrong.
 
@@ -62,8 +61,8 @@ def compare(
         together: join the ranks of each dump before comparing; None: if their layouts differ.
         batch_shard: joins the ranks; the split of the batch is found, whatever number is given.
         allow_ops: patterns of library ops to run too: ``["mylib::*"]``.
-        precision_budget: relative L2 distance that an end may have from its float64 meaning; None: 0.1.
         device: evaluates products, convolutions and attention in float64: ``"cuda"``; the CPU runs the rest.
+        precision_budget: relative L2 distance that an end may have from its float64 meaning; None: 0.1.
         executor: runs one task for each step and rank.
         progress: called with the number of tasks that are done, and of all tasks.
 
@@ -83,13 +82,12 @@ def compare(
     """
     (one, *named), (other, *others) = opened(target), opened(baseline)
     step, rank = chosen("step", step, (named[0], others[0])), chosen("rank", rank, (named[1], others[1]))
-    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget, device
-    usable_device(device)
-    settings = Settings(*how, comparison=uuid4().hex)
-    together = True if batch_shard is not None and together is None else together
-    _check(settings, has_control=control is not None, together=bool(together), names_rank=rank is not None)
+    how = _mapping(mapping), make_rules(rules), replay, data, allowed_patterns(allow_ops), precision_budget
+    settings = Settings(*how, str(usable_device(device)), comparison=uuid4().hex)
+    joins = together or (batch_shard is not None and together is None)
+    _check(settings, has_control=control is not None, together=joins, names_rank=rank is not None)
     plan = _Plan(one, other, None if control is None else str(opened(control)[0].path), settings)
-    plan.fill(step, rank, bool(together), together is None)
+    plan.fill(step, rank, joins, together is None and batch_shard is None)
     return plan.run(executor, progress, _lost(one, other) if step is None and rank is None else ())
 
 

@@ -51,7 +51,9 @@ _entered: Final[list[DumpMode]] = []  # kept: an error may take the program's ow
 
 
 class DumpMode:
-    """Record what runs inside the block. All functions for a recorded program are methods of this class.
+    """Record what runs inside the block.
+
+    It has more than twenty methods: all functions for a recorded program are methods of this class.
 
     Args:
         config: what to record; None reads the file that ATEN_DUMP_CONFIG names.

@@ -40,7 +40,10 @@ _LOOK_SECONDS: Final = 0.002
 
 
 class WriterThread:
-    """Does what is queued, on a daemon thread of its own."""
+    """Does what is queued, on a daemon thread of its own.
+
+    It has more than fifteen methods, one for each thing that may be queued.
+    """
 
     def __init__(self, steps: Steps, name: str, tick: Callable[[], None], on_error: Callable[[], None]) -> None:
         """Start the thread.
