@@ -97,8 +97,7 @@ def hang(
 ) -> Hang:
     """Find which rank waits for which in a run that hangs, or that hung and was killed.
 
-    It reads the collectives and messages that ranks have begun, in all steps on file, and their signs of life. The run
-    may still be writing.
+    It reads the collectives that ranks have begun, in all steps on file, and signs of life; the run may still write.
 
     Args:
         dump: the dump, or its path.
@@ -128,8 +127,7 @@ def hang(
     def read(step: int, rank: int, key: Key) -> Sequence[Meet]:
         return read_begun(Reading(opened.rank(step, rank), key)).seen
 
-    apart = list(disagreements(steps, read))
-    waiting = open_meetings(steps, latest)
+    apart, waiting = list(disagreements(steps, read)), open_meetings(steps, latest)
     traced = read_traces(flight_recorder)
     now = time.time_ns()
     lives = lives_of(opened, latest, now)

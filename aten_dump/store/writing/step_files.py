@@ -91,7 +91,10 @@ class HandedOn:
 
 
 class StepFiles:
-    """Index and shards of one step and rank."""
+    """Index and shards of one step and rank.
+
+    It has more than twenty methods: each kind of record has its way to the index, the shards or both.
+    """
 
     def __init__(self, directory: Path, header: Header, settings: WriterSettings, handed_on: HandedOn) -> None:
         self._directory = directory
