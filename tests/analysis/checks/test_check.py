@@ -281,7 +281,7 @@ def test_the_page_has_the_table_of_rules() -> None:
     assert rows == [(rule.name, "yes" if rule.is_default else "no", rule.summary) for rule in RULES.values()]
     listed = CliRunner().invoke(main, ["check", "--rules"]).output
     assert all(name in listed for name, _, _ in rows)
-    assert f"{len(HEALTHY)} programs that are right" in page
+    assert f"{len(HEALTHY)} correct programs" in page
 
 
 def test_the_code_of_the_page_runs(
