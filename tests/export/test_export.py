@@ -122,7 +122,7 @@ def test_a_killed_export_leaves_nothing_under_the_final_name(recorded: Path, tmp
 def test_wrong_requests_say_what_there_is(recorded: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no export target 'csv'; allowed: msprobe, apex, npy, hdf5"):
         export_dump(recorded, "csv", tmp_path / "out")
-    with pytest.raises(MissingDataError, match=r"recorded steps: 0, 1, ranks: 0"):
+    with pytest.raises(MissingDataError, match=r"recorded steps: 0, 1; ranks: 0"):
         export_dump(recorded, "torch", tmp_path / "out", Options(steps="7"))
     with pytest.raises(ConfigError, match=r"^export's ranks is 'z'; allowed: \"all\""):
         export_dump(recorded, "torch", tmp_path / "out", Options(ranks="z"))

@@ -121,8 +121,8 @@ def test_bytes_that_nobody_waits_for_are_written_after_a_while(tmp_path: Path) -
     sink = writer(tmp_path, at_once=True)
     sink.begin_step(header())
     store_in_place(sink, noise(1000))
-    end = time.monotonic() + 60
-    while not (tmp_path / RANK / "index.msgpack").exists() and time.monotonic() < end:
+    end, index = time.monotonic() + 60, tmp_path / RANK / "index.msgpack"
+    while not (index.exists() and blobs_of(tmp_path / RANK)) and time.monotonic() < end:
         time.sleep(0.01)
     assert blobs_of(tmp_path / RANK) == {1: noise(1000).tobytes()}
     sink.close()
