@@ -81,10 +81,11 @@ class RankVerdict:
         self.findings.sort(key=lambda finding: finding.order)
 
     def _is_made_wrong(self, cause: Finding, others: Sequence[Finding]) -> bool:
-        """Return True if the call that a side is said to lack is made there and is wrong: then that is the cause."""
-        if (cause.row.target is None) == (cause.row.baseline is None):
-            return False
+        """Return True if a replay shows that the cause is a wrong result: of the call named, or of one said to lack."""
         wrong = [finding.row for finding in others if finding.row.floor_from == "replay"]
+        if cause.row.target is not None and cause.row.baseline is not None:
+            named = cause.row.target.id
+            return cause.kind == "op" and any(row.target is not None and row.target.id == named for row in wrong)
         if cause.row.target is None:
             partners = {pair.target.id for pair in self._pairs if pair.baseline.id == cause.row.place.id}
             return any(row.target is not None and row.target.id in partners for row in wrong)
