@@ -207,7 +207,7 @@ def _held(value: Value) -> Value:
 def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
     """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters.
 
-    A leaf that was written since, as by an optimizer, has gradients after it: as of a parameter, the last ones count.
+    If an optimizer has written a leaf since, only the later gradients of the leaf count, as for a parameter.
     """
     named = {record.call for record in flow.rank.tables.gradients}
     leaves = {number: found.leaf for number, found in leaf_gradients(flow).items()}

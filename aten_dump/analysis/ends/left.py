@@ -137,7 +137,7 @@ class LeftEnds:
         return kept is False
 
     def _may_be(self, side: int, value: Value, end: End) -> bool:
-        """Return False of a number that began as one that a module counts in did, and that no such module reads."""
+        """Return False for a single number that the module of an end does not read: it began the same by chance."""
         writer = self._sides[side].flow.writer(end.value)
         module = writer[0].module if writer is not None and value.numel == 1 else ""
         flow = self._sides[1 - side].flow

@@ -217,7 +217,7 @@ class Causes:
             pairs = [(ours[slot], theirs[slot]) for slot in (cause.slot,) if slot in ours and slot in theirs]
             pairs = [pair for pair in pairs if all(flow.maker(v) is None for flow, v in zip(flows, pair, strict=True))]
         elif flows[0].is_view(target) or flows[1].is_view(baseline) or _have_other_backwards(target, baseline):
-            return []  # it shows memory that others read too, or more than its result is another
+            return []  # it shows memory that others read too, or its backward differs as well
         else:
             theirs = dict(flows[1].results(baseline))
             pairs = [(value, theirs[slot]) for slot, value in flows[0].results(target) if slot in theirs]
@@ -586,7 +586,7 @@ class Causes:
     def _made_alike(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
         """Return where what two calls read in a slot begins to differ, if calls at the same places make it.
 
-        Rows that lie elsewhere are known to both sides, and where they meet others that do not shows too late. Of the
+        Both sides know rows that only lie in other places, so a difference between such rows shows late. Of the
         calls behind, those that take sources which the baseline does not have come first, then the first that reads or
         computes something else.
         """

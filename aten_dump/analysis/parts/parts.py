@@ -116,7 +116,7 @@ class PartsFound:
     def _watch_stacked(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at what the other side may have stacked, or have as an item of what is a stack here.
 
-        A number is looked for in ends, and only an end is: it is soon equal to another by chance.
+        Single numbers are searched in ends alone, and only if they are ends: others are often equal by chance.
         """
         shape = tuple(tensor.shape)
         if shape in self._inner[1 - side]:

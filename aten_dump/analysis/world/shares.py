@@ -63,7 +63,7 @@ class Shares:
 
         Args:
             stand_ins: contents of each side's sources, by id, that are not taken as recorded.
-            odd: ends that differ: the sum of what must become a mean is none, where it is left.
+            odd: ends that differ. A sum over ranks that is such an end has no counterpart, even if its mean has one.
         """
         shared = Shared()
         for side, contents in enumerate(stand_ins):
