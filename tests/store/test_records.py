@@ -91,7 +91,7 @@ def test_version_metadata_and_codes_of_notes() -> None:
     sources = "".join(path.read_text() for path in Path(shards.__file__).parent.rglob("*.py"))
     codes = re.findall(r'Note\(NOTE, "(\w+)"', sources)
     assert len(codes) >= 4
-    assert all(f"`{code}` (" in TEXT for code in codes)
+    assert all(f"\n| `{code}` | " in TEXT for code in codes)
 
 
 @pytest.fixture
