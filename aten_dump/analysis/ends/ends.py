@@ -1,17 +1,17 @@
-"""The ends of a step, and which of them the other side has.
+"""Finds the ends of a step, and those that the other side has.
 
 Theory of operation
-    An end is right if the other side has a value of the same number; a gradient, if the gradient of that name has it.
-    A gradient of zeros is as good as none: what an optimizer makes of it shows in what the step leaves.
-    A gradient of a parameter that stands for one without a gradient is none that the other side has. What the program
-    made of a gradient before the optimizer took it (scaled, clipped) is an end as well. An inference without outputs
-    is for the numbers that were read of it.
-    What a step leaves is memory from outside that it wrote, each buffer whole, however it is kept: one side may write
-    in place what the other makes anew. Gradients are compared by name, so the memory that they lie in is no end of its
-    own; neither is what the step itself goes on to read (a bucket, a staging buffer), the scale of the loss and the
-    count of an optimizer's steps: these show in what is computed with them.
-    An inference returns what its outermost modules return. What the program makes of that is only asked where both
-    sides make something of one size and neither has the other's: logging on one side is its own affair.
+    An end is right if the other side has a value with its number; for a gradient, that must be the gradient of the same
+    name. A gradient of zeros counts as none: what an optimizer makes of it shows in what the step leaves. If the other
+    side's parameter has no gradient, the other side lacks the gradient. What the program made of a gradient before the
+    optimizer read it (scaled, clipped) is an end too. If an inference has no outputs, the numbers that the program read
+    are its ends.
+    What a step leaves is memory from outside that it wrote. Each buffer counts as a whole, in whatever way it is kept:
+    one side may write in place what the other allocates. Gradients are compared by name, so their memory is no end.
+    Neither is memory that the step itself reads later (a bucket, a staging buffer), the scale of the loss, or an
+    optimizer's count of steps: these show in what is computed with them.
+    An inference returns what its outermost modules return. What the program makes of that counts only if both sides
+    make something of one size that the other lacks: logging on one side is no difference.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ AS_LEFT: Final = " as it was left"
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Something that a step is for."""
+    """A result that is a purpose of the step."""
 
     kind: Kind
     name: str
     value: Value
     number: int | None
     buffer: Value | None = None  # of what was left: the whole memory
-    is_changed: bool = True  # of what was left: it is not what it was
-    is_read: bool = False  # of what was left: the step goes on to read it
-    is_alone: bool = False  # of what was left: the other side writes to no memory that began the same
+    is_changed: bool = True  # of what was left: it changed
+    is_read: bool = False  # of what was left: the step reads it later
+    is_alone: bool = False  # of what was left: the other side writes to no memory with the same initial contents
     call: int = 0  # id of the module's call that returned it
-    leaf: Value | None = None  # of a gradient: what it is the gradient of
+    leaf: Value | None = None  # of a gradient: its leaf
     is_named: bool = False  # it is the gradient of a parameter
 
 
@@ -57,8 +57,8 @@ class Left:
     """The memory from outside that a step wrote, a buffer for each storage; and its gradients.
 
     Attributes:
-        buffers: each whole buffer, and who wrote to it last.
-        leaves: the leaf of each gradient, by the name of the gradient, where it is known.
+        buffers: each whole buffer, and its last writer.
+        leaves: the leaf of each gradient, if known, by the name of the gradient.
         changed: gradients that the program changed after the backward, as the optimizer got them, by name.
     """
 
@@ -71,8 +71,8 @@ class Left:
         for place in memory.places:
             if place.last.storage not in flat:
                 places.setdefault(place.last.storage, []).append(place)
-        self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and who wrote to it last
-        self.read: set[int] = set()  # storages of those that the step goes on to read
+        self.buffers: list[tuple[Value, LeftPlace]] = []  # the whole buffer, and its last writer
+        self.read: set[int] = set()  # storages of those that the step reads later
         within = _within_compiled(flow)
         for storage, known in places.items():
             if storage in within:
@@ -90,9 +90,9 @@ class Left:
 
 
 def _within_compiled(flow: DataFlow) -> set[int]:
-    """Return the storages that calls within compiled regions look at and no other call: what a compiler works in.
+    """Return the storages that only calls within compiled regions use: the work memory of a compiler.
 
-    Where its kernels were recorded, so was what it allocates: what they are given from outside is the program's.
+    If kernels were recorded, so were their allocations: then memory from outside is the program's.
     """
     within: set[int] = set()
     outside: set[int] = set()
@@ -139,9 +139,9 @@ def _leaves(flow: DataFlow) -> dict[str, Value]:
 
 
 def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
-    """Return what calls other than the optimizer's made of gradients after the backward, by name, in order.
+    """Return what calls outside of the optimizer made of gradients after the backward, by name, in order.
 
-    What the optimizer reads is among it, and what nobody reads. What else the program computes with shows there.
+    Only results that the optimizer reads, or nothing reads, are returned. Others show in what is computed with them.
     """
     names = {value.record.place: (name, value) for name, value in flow.rank.gradients.items() if value.storage}
     found: dict[str, list[Value]] = {}
@@ -164,7 +164,7 @@ def _changed_gradients(flow: DataFlow) -> dict[str, list[Value]]:
 
 
 def phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
-    """Return in which phases calls compute with the memory of each moment."""
+    """Return the phases in which calls compute with each version of a memory."""
     found: dict[tuple[int, int], set[str]] = {}
     for call in flow.calls():
         if flow.results(call):
@@ -174,18 +174,18 @@ def phases_of_readers(flow: DataFlow) -> dict[tuple[int, int], set[str]]:
 
 
 def _is_dropped(evaluation: Evaluation, value: Value) -> bool:
-    """Return True if a gradient was set to zero, or nothing is known of it."""
+    """Return True if a gradient is zero or unknown."""
     return value.id not in evaluation.signatures or _is_zero(evaluation, value)
 
 
 def _is_zero(evaluation: Evaluation, value: Value) -> bool:
-    """Return True if it is known that all elements of a value are zero."""
+    """Return True if all elements of a value are known to be zero."""
     signature = evaluation.signatures.get(value.id)
     return signature is not None and signature.norm == 0 and not signature.nonfinite
 
 
 def wanted_of(flow: DataFlow) -> set[int]:
-    """Return the ids of the values that may be ends: losses, gradients, what the outermost modules returned."""
+    """Return the ids of possible ends: losses, gradients, and what the outermost modules returned."""
     found = [*roots_of(flow.rank), *flow.rank.gradients.values()]
     found += [value for _, _, value in _returned(flow)]
     found += [value for _, value in _leaf_gradients(flow)]
@@ -193,21 +193,21 @@ def wanted_of(flow: DataFlow) -> set[int]:
 
 
 def starts_of_roots(flow: DataFlow) -> dict[int, int]:
-    """Return the ids of the gradients that backward was given, by id of what it was called on."""
+    """Return the ids of the gradients that backward was given, by the id of the tensor it was called on."""
     rank = flow.rank
     return {_held(rank.value_by_id(root)).id: _held(start).id for root, start in starts_of(rank).items()}
 
 
 def _held(value: Value) -> Value:
-    """Return the tensor that a rank holds of a distributed one."""
+    """Return the local tensor of a distributed one."""
     local = (value.extra or {}).get("local") if value.opaque else None
     return value if local is None else value.rank.value_by_id(local)
 
 
 def _leaf_gradients(flow: DataFlow) -> Iterator[tuple[str, Value]]:
-    """Yield what was accumulated into leaves that have no name: tensors that require grad, and are no parameters.
+    """Yield the gradients of leaves without names: tensors that require grad and are not parameters.
 
-    If an optimizer has written a leaf since, only the later gradients of the leaf count, as for a parameter.
+    As for a parameter, only gradients after the last write of an optimizer count.
     """
     named = {record.call for record in flow.rank.tables.gradients}
     leaves = {number: found.leaf for number, found in leaf_gradients(flow).items()}
@@ -239,7 +239,7 @@ def number_of(evaluation: Evaluation, value: Value) -> int | None:
 
 
 def _outputs(evaluation: Evaluation) -> list[End]:
-    """Return what the outermost modules returned; without modules, what calls made and nothing read."""
+    """Return what the outermost modules returned; without modules, the results that nothing read."""
     flow = evaluation.flow
     found = [
         End("output", f"{call.name}.{slot}", value, number_of(evaluation, value), call=call.id)
@@ -255,7 +255,7 @@ def _outputs(evaluation: Evaluation) -> list[End]:
 
 
 def _read(evaluation: Evaluation) -> Iterator[End]:
-    """Yield the tensors of which a program read a number."""
+    """Yield the tensors from which a program read a number."""
     for call in evaluation.flow.calls():
         if isinstance(call.outputs, float):
             for slot, value in evaluation.flow.reads(call):
@@ -265,11 +265,11 @@ def _read(evaluation: Evaluation) -> Iterator[End]:
 def unmatched(
     target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]
 ) -> tuple[list[End], list[End]]:
-    """Return the ends of either side that the other side does not have.
+    """Return the ends of each side that the other side lacks.
 
-    Gradients of one name belong together, and so do losses where both sides have as many, in order. Outputs that both
-    sides return of one call must be in the same order. What was left in memory is compared by `LeftEnds`.
-    Numbers that were read are compared where both sides read as many.
+    Gradients are matched by name. Losses are matched in order if both sides have the same number of them. Outputs that
+    both sides return from one call must be in the same order. What was left in memory is compared by `LeftEnds`.
+    Numbers that the programs read are compared if both read the same number of them.
     """
     odd: tuple[list[End], list[End]] = ([], [])
     target, baseline = _with_like_losses(target, baseline, sides)
@@ -285,7 +285,7 @@ def unmatched(
             if end.kind == "output" and partner is not None and not _is_crossed(end, partner, ends):
                 partner = None
             if partner is None or partner.number is None:
-                is_none = end.kind == "gradient" and _is_zero(sides[side], end.value)  # as good as no gradient
+                is_none = end.kind == "gradient" and _is_zero(sides[side], end.value)  # counts as no gradient
                 if end.kind != "read" and not is_none and (end.number not in holders or id(end) in lost):
                     odd[side].append(end)
             elif end.number != partner.number:
@@ -296,10 +296,10 @@ def unmatched(
 def _with_like_losses(
     target: list[End], baseline: list[End], sides: tuple[Evaluation, Evaluation]
 ) -> tuple[list[End], list[End]]:
-    """Return the ends of both sides with numbers for the losses by which they can be compared.
+    """Return the ends of both sides with comparable numbers for the losses.
 
-    Backward may be called on a vector with a gradient to start from, or on its sum. Where a side has more losses, it
-    may ask for one twice, or take the batch in parts: what only one side has is summed.
+    Backward may be called on a vector with a gradient, or on its sum. A side with more losses may use one twice, or
+    process the batch in parts: losses that only one side has are summed.
     """
     losses = [[end for end in ends if end.kind == "loss"] for ends in (target, baseline)]
     scalars = [
@@ -314,14 +314,14 @@ def _with_like_losses(
 
 
 def _is_elementwise(one: End, other: End) -> bool:
-    """Return True if two losses are compared by what is in them, and not by what backward differentiates."""
+    """Return True if two losses are compared by their contents, and not by what backward differentiates."""
     return one.number == other.number or one.value.numel == other.value.numel > 1
 
 
 def _summed(
     ends: list[End], evaluation: Evaluation, scalars: Mapping[str, int | None], others: Container[int | None]
 ) -> list[End]:
-    """Return the ends with the number of their sum for the losses that the other side does not have one by one."""
+    """Return the ends; losses that the other side lacks have the number of their sum."""
     alike = {
         end.name: scalars[end.name] for end in ends if scalars.get(end.name) in others and end.number not in others
     }
@@ -333,7 +333,7 @@ def _summed(
 
 
 def _numbered(ends: list[End], numbers: Mapping[str, int | None]) -> list[End]:
-    """Return ends with other numbers, by name, for losses."""
+    """Return ends in which the losses have other numbers, given by name."""
     found = (numbers.get(end.name) if end.kind == "loss" else None for end in ends)
     return [end if number is None else replace(end, number=number) for end, number in zip(ends, found, strict=True)]
 
@@ -345,13 +345,13 @@ def lost_gradients(
     *,
     made_within: bool = False,
 ) -> list[End]:
-    """Return the gradients of a side of which the other has the leaf, but no gradient of it.
+    """Return the gradients of a side for which the other side has the leaf, but no gradient.
 
     Args:
-        side: that has the gradients.
+        side: the side with the gradients.
         ends: of both sides.
         sides: the evaluations.
-        made_within: the other side may have made the leaf within the step.
+        made_within: True if the other side may have made the leaf within the step.
     """
     if any(end.kind == "gradient" and end.leaf is None and not _is_changed(end) for end in ends[1 - side]):
         return []
@@ -359,7 +359,7 @@ def lost_gradients(
     numbers = [_of_leaves(ours, sides[side]), _of_leaves(theirs, sides[1 - side])]
     names = {end.name for end in theirs if end.is_named}
     other = sides[1 - side]
-    # A side that accumulates nothing asked for its gradients: it has those that it makes.
+    # A side that accumulates nothing asked autograd for gradients: any value may be one.
     there: Container[int | None] = {end.number for end in theirs} if theirs else other.holders
     known = other.holders.keys() if made_within else {other.numbers.get(v.id) for v in other.sources.values()}
     found = []
@@ -376,7 +376,7 @@ def _of_leaves(ends: Sequence[End], evaluation: Evaluation) -> Counter[int | Non
 
 
 def is_of_leaf(end: End) -> bool:
-    """Return True if an end is the gradient of a leaf that has no name."""
+    """Return True if an end is the gradient of a leaf without a name."""
     return end.kind == "gradient" and not end.is_named and not _is_changed(end)
 
 
@@ -402,10 +402,10 @@ def _pairs(target: list[End], baseline: list[End], sides: tuple[Evaluation, Eval
 def earliest(
     odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]
 ) -> tuple[Sequence[End], Sequence[End]]:
-    """Return the ends to ask first: those of the forward, else the first gradient that both sides have.
+    """Return the ends to examine first: those of the forward, else the first gradient that both sides have.
 
-    Later ends rest on more that is written otherwise and makes no difference: what a fused attention keeps for its
-    backward has no counterpart in one that is written out.
+    Behind later ends there is more that differs without effect: what a fused attention saves for its backward has no
+    counterpart in an attention of single ops.
     """
     one, other = ([end for end in odd[side] if _made_in(flows[side], end)[1] == "forward"] for side in (0, 1))
     if one or other:
@@ -425,7 +425,7 @@ def _made_in(flow: DataFlow, end: End) -> tuple[int, str]:
 
 
 def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
-    """Return what each side made of what its modules returned, that nothing reads and the other side does not have."""
+    """Return what each side made of its modules' results, if nothing reads it and the other side lacks it."""
     one, other = (
         [end for end in made_besides(side) if end.number is not None and end.number not in theirs.holders]
         for side, theirs in (sides, sides[::-1])
@@ -434,7 +434,7 @@ def taken_besides(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list
 
 
 def of_sizes(ends: Sequence[End], others: Sequence[End]) -> list[End]:
-    """Return the ends of which others have the size and type: they may be meant to be the same."""
+    """Return the ends with the size and type of another side's end: they may be meant to be the same."""
     known = {_size(end.value) for end in others}
     return [end for end in ends if _size(end.value) in known]
 
@@ -446,14 +446,14 @@ def _size(value: Value) -> tuple[int, bool]:
 def unread_alike(
     sides: tuple[Evaluation, Evaluation], made: tuple[Sequence[End], Sequence[End]]
 ) -> tuple[list[End], list[End]]:
-    """Return what nothing reads and the other side lacks, of sizes of which both sides make as many.
+    """Return what nothing reads and the other side lacks, for sizes of which both sides make the same number.
 
-    A score beside a training step is of this kind. What comes out of a call beside a result that the other side has
-    (the order of a sort) may be dropped.
+    A score in a training step is of this kind. If the other side has another result of the same call, such as the
+    values of a sort, the rest of it may be dropped.
 
     Args:
         sides: evaluated.
-        made: what nothing reads, of each side.
+        made: what nothing reads, for each side.
     """
     counts = [Counter(_size(end.value) for end in ends) for ends in made]
     one, other = (
@@ -470,7 +470,7 @@ def unread_alike(
 def made_alone(
     sides: tuple[Evaluation, Evaluation], unread: tuple[Sequence[End], Sequence[End]]
 ) -> tuple[list[End], list[End]]:
-    """Return the floats of each side that nothing reads and of which the other makes none of the size."""
+    """Return the floats of each side that nothing reads, if the other side makes none of their size."""
     made = [[end for end in ends if end.value.is_floating] for ends in unread]
     sizes = [{_size(end.value) for end in ends} for ends in made]
     one, other = (
@@ -481,20 +481,20 @@ def made_alone(
 
 
 def _has_of(evaluation: Evaluation, other: Evaluation, end: End) -> bool:
-    """Return True if the other side has a result of the call that made an end, or nobody knows."""
+    """Return True if the other side has a result of the call that made an end, or if that is unknown."""
     maker = evaluation.flow.maker(end.value)
     numbers = {evaluation.numbers.get(value.id) for _, value in evaluation.flow.results(maker)} if maker else set()
     return end.number is None or not (numbers | {end.number}).isdisjoint(other.holders)
 
 
 def made_besides(evaluation: Evaluation) -> Iterator[End]:
-    """Yield what the program made outside of its modules, and no call reads."""
+    """Yield what the program made outside of its modules and no call reads."""
     returned = {value.id for _, _, value in _returned(evaluation.flow)}
     return (end for end in unread_of(evaluation) if end.value.id not in returned) if returned else iter(())
 
 
 def unread_of(evaluation: Evaluation) -> Iterator[End]:
-    """Yield what the program was shown, and no call reads; a view of memory from outside was not made."""
+    """Yield what the program got and no call reads, except views of memory from outside."""
     for value in TakenResults(evaluation.flow).all():
         maker = evaluation.flow.maker(value)
         if maker is not None and not (evaluation.flow.is_view(maker) and evaluation.flow.writer(value) is None):
@@ -502,7 +502,7 @@ def unread_of(evaluation: Evaluation) -> Iterator[End]:
 
 
 def _by_leaf(ends: Sequence[End], evaluation: Evaluation) -> dict[int | None, End]:
-    """Return the gradients of leaves without names, by the number of the leaf, where that is one leaf's alone."""
+    """Return the gradients of leaves without names, by the leaf's number if no other leaf has it."""
     numbers = _of_leaves(ends, evaluation)
     found: dict[int | None, End] = {}
     for end in ends:
@@ -513,6 +513,6 @@ def _by_leaf(ends: Sequence[End], evaluation: Evaluation) -> dict[int | None, En
 
 
 def _is_crossed(end: End, partner: End, ends: Sequence[End]) -> bool:
-    """Return True if the output at the place of one is another output of its own call: calls may come in any order."""
+    """Return True if another output of the same call is at the place of an output: calls may come in any order."""
     own = [one for one in ends if one.kind == "output" and one.call == end.call]
     return end.number != partner.number and any(one.number == partner.number for one in own)

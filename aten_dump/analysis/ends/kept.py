@@ -1,10 +1,10 @@
-"""Finds out if a side keeps what it made, where the other side wrote it to memory.
+"""Finds out if one side keeps a result that the other side wrote to memory.
 
 Theory of operation
     ``self.hidden.copy_(h)`` and ``self.hidden = h`` leave the same; a program that only computes ``h`` does not. The
-    step after reads one or the other: what was made, or the old contents of the memory. If it reads neither, or was
-    not recorded, the step before decides: its results are what this step begins with, or they are not. If that is
-    open too, what no call of the step reads may have been kept: nobody knows. What calls of the step read was made
+    next step shows which: it reads the result, or the old contents of the memory. If it reads neither, or was not
+    recorded, the step before decides: this step begins with its results, or does not. If that is open too, a result
+    that no call of the step reads may have been kept, which is unknown. A result that calls of the step read was made
     for them.
 """
 
@@ -23,7 +23,7 @@ from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 
 class Before(Protocol):
-    """What the step before left."""
+    """Knows what the step before left."""
 
     def made(self, side: int, numel: int, contents: tuple[Any, ...]) -> bool:
         """Return True if the step before of a side made a tensor of these contents, in memory of its own."""
@@ -39,12 +39,12 @@ class Kept:
         self._before = before
 
     def keeps(self, number: int, made: Signature | None, old: Value | None) -> bool | None:
-        """Return True if the program keeps a value of this number instead of the memory; None if nobody knows.
+        """Return True if the program keeps a value of this number instead of the memory; None if that is unknown.
 
         Args:
-            number: of what the other side left.
+            number: the number of what the other side left.
             made: its signature.
-            old: the memory as it was when the step began, if this side has it.
+            old: the signature of the memory at the start of the step, if this side has it.
         """
         rank = self._evaluation.flow.rank
         values = [rank.value_by_id(held) for held in self._evaluation.holders.get(number, ())]
@@ -66,7 +66,7 @@ class Kept:
         return None if not values or not all(self._reads.is_read(value) for value in values) else False
 
     def is_read_after(self, value: Value) -> bool:
-        """Return True if the step after reads what memory was left as."""
+        """Return True if the next step reads what memory was left as."""
         left = _contents(value)
         return left is not None and any(one.contents == left.contents for one in self._after or ())
 
@@ -81,7 +81,7 @@ class Kept:
 
 @once_per_flow
 def _read_after(flow: DataFlow) -> list[Signature] | None:
-    """Return what the step after reads of what was there before it; None if there is no such step."""
+    """Return what the next step reads from outside; None if there is no such step."""
     rank = flow.rank
     directory = rank.directory.parent.with_name(f"step{rank.step + 1}") / rank.directory.name
     if not directory.is_dir():
@@ -107,5 +107,5 @@ def _by_optimizer(value: Value) -> bool:
 
 
 def _distinguishes(signature: Signature) -> bool:
-    """Return True if contents may be known again: not zeros, nor a single number."""
+    """Return True if contents can be recognized: they are not zeros or a single number."""
     return signature.numel > 1 and signature.norm > 0

@@ -1,11 +1,11 @@
-"""Which of the memory that two steps leave belongs together, and what of it one side alone leaves.
+"""Matches the memory that two steps leave, and finds what only one side leaves.
 
 Theory of operation
-    Memory that began the same on both sides belongs together; where several did (zeros, copies), what was left the
-    same. What the step itself goes on to read may be a bucket or a staging buffer: it counts where as much of the other
-    side's memory began the same and was written as well. An update may be too small to be seen beside what stood there:
-    what memory changed by is compared. What has no counterpart in memory may have been made anew (`kept.py`); then what
-    stands in the old memory is no end.
+    Memory with the same initial contents on both sides belongs together; if several have them (zeros, copies), those
+    with the same final contents. Memory that the step reads later may be a bucket or a staging buffer: it counts only
+    if the same amount of the other side's memory had these initial contents and was written too. An update may be too
+    small to show beside the old contents, so the changes are compared. If the other side wrote no such memory, it may
+    have allocated the result (`kept.py`); then the contents of the old memory are no end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LeftEnds:
     """Compares what two steps left in memory.
 
     Attributes:
-        odd: the ends of each side that the other side does not have.
-        unknown: names of those of which nobody knows whether the other side keeps them.
+        odd: the ends of each side that the other side lacks.
+        unknown: names of ends that the other side may or may not keep.
     """
 
     def __init__(self, ends: tuple[Sequence[End], Sequence[End]], sides: Sides, before: Before | None) -> None:
@@ -44,12 +44,12 @@ class LeftEnds:
                 groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
-        if self.odd[0] and self.odd[1]:  # they may be the same memory, which began otherwise
+        if self.odd[0] and self.odd[1]:  # they may be the same memory with other initial contents
             one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
             self.odd = one, other
 
     def _as_there(self, side: int, ends: Sequence[End], others: Sequence[End]) -> list[End]:
-        """Return the ends of a side, of long tensors the whole where the other side has it as well, else the parts."""
+        """Return the ends of a side; for long tensors the whole if the other side has it too, else the parts."""
         began = {self._sides[1 - side].began(end.buffer) for end in others}
         wholes = {end.buffer.storage: end for end in ends if end.buffer is not None and has_parts(end.buffer)}
         found = []
@@ -60,7 +60,7 @@ class LeftEnds:
         return found
 
     def _compare(self, ours: list[End], theirs: list[End]) -> None:
-        """Compare memory that began the same."""
+        """Compare memory with the same initial contents."""
         is_paired = len(ours) == len(theirs)
         for end in list(ours):
             match = next((other for other in theirs if self._is_left_alike(end, other)), None)
@@ -71,7 +71,7 @@ class LeftEnds:
             for place, end in enumerate(rest):
                 twin = others[place] if place < len(others) else None
                 if twin is None and self._sides[1 - side].has_unseen:
-                    continue  # compiled code may have written it too, which nobody saw
+                    continue  # compiled code may have written it too, unseen
                 if self._is_counted_otherwise(1 - side, end) if twin is None else self._has_moved(side, end, twin):
                     continue
                 if end.is_changed and (is_paired or not end.is_read) and self._is_odd(side, end, twin):
@@ -81,7 +81,7 @@ class LeftEnds:
                         self._add(1 - side, twin)
 
     def _has_moved(self, side: int, end: End, twin: End) -> bool:
-        """Return True if a side keeps elsewhere what its memory is on the other side, and goes on without that."""
+        """Return True if a side keeps the other side's result elsewhere, and no longer uses the memory."""
         evaluation, other = self._sides[side], self._sides[1 - side]
         if twin.number is None or twin.buffer is None or twin.number not in evaluation.holders:
             return False
@@ -90,18 +90,18 @@ class LeftEnds:
         return kept.keeps(twin.number, made, end.buffer) is True and not kept.is_read_after(end.value)
 
     def _is_counted_otherwise(self, side: int, end: End) -> bool:
-        """Return True if a count of the other side's program is kept in no tensor of this one: Python may count."""
+        """Return True if a count of the other side's program is in no tensor of this side: Python may count."""
         if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
             return False
         writer = self._sides[1 - side].flow.writer(end.value)
-        if writer is None or is_of_model(writer[0]):  # a module's buffer is one on both sides
+        if writer is None or is_of_model(writer[0]):  # a module's buffer is a tensor on both sides
             return False
         evaluation, began = self._sides[side], self._sides[1 - side].began(end.buffer)
         numbers = (evaluation.numbers.get(v.id) for v in evaluation.sources.values() if v.dtype == end.buffer.dtype)
         return began not in numbers
 
     def _is_written(self, side: int, end: End) -> bool:
-        """Return True if a side writes, within larger memory, to some that began as the other's did."""
+        """Return True if a side writes, within larger memory, to contents that were the same as the other side's."""
         evaluation = self._sides[side]
         began = self._sides[1 - side].began(end.buffer)
         storages = {v.storage for v in evaluation.sources.values() if evaluation.numbers.get(v.id) == began}
@@ -122,12 +122,12 @@ class LeftEnds:
         return changes[0] is None or changes[1] is None or is_same(changes[0], changes[1])
 
     def _is_odd(self, side: int, end: End, twin: End | None) -> bool:
-        """Return True if the other side did not leave, in other memory, what a side left."""
+        """Return True if the other side did not leave the same in other memory."""
         evaluation, other = self._sides[side], self._sides[1 - side]
         if end.number is None or end.number not in other.holders:
             return end.number is not None
         if end.buffer is None or (twin is not None and twin.number == end.number):
-            return end.buffer is not None  # as good as equal, and changed otherwise: an update may be tiny
+            return end.buffer is not None  # nearly equal, but changed differently: an update may be tiny
         began = evaluation.began(end.buffer)
         began_so = (value for value in other.sources.values() if other.numbers.get(value.id) == began)
         held = next((value for value in began_so if self._may_be(side, value, end)), None)
@@ -137,7 +137,7 @@ class LeftEnds:
         return kept is False
 
     def _may_be(self, side: int, value: Value, end: End) -> bool:
-        """Return False for a single number that the module of an end does not read: it began the same by chance."""
+        """Return False for a single number that the module of an end does not read: it was equal by chance."""
         writer = self._sides[side].flow.writer(end.value)
         module = writer[0].module if writer is not None and value.numel == 1 else ""
         flow = self._sides[1 - side].flow

@@ -61,14 +61,14 @@ class Evaluated:
     ends: tuple[list[End], list[End]]
     odd: tuple[list[End], list[End]]  # ends that the other side does not have
     steps: tuple[EvaluatedStep, EvaluatedStep]
-    unclear: list[End]  # what one side makes of what the other ends with: nobody knows which of the two it takes
-    unknown: tuple[str, ...] = ()  # ends of which nobody knows whether the other side has them
-    near: list[NearCall] = field(default_factory=list)  # calls with another number that hardly shows
+    unclear: list[End]  # ends of one side that the other side goes on from: unknown which of the two the program uses
+    unknown: tuple[str, ...] = ()  # ends that the other side may or may not have
+    near: list[NearCall] = field(default_factory=list)  # calls with another number whose effect is hardly visible
     parts: PartsFound | None = None  # where parts of the other side's values were looked for
-    notes: tuple[str, ...] = ()  # which parts of the other side's work one side does, or in which order
+    notes: tuple[str, ...] = ()  # which part of the other side's work one side does, or the order in which it does it
     contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]] = ({}, {})  # of sources, as they were given
     reordered: bool = False  # the sides were given the rows of their batch in different orders
-    unmet: BatchOrder | None = None  # in which other order a batch is, and not that of ranks which compute with it
+    unmet: BatchOrder | None = None  # the batch has another order than on the ranks that compute with it
     ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated] | None = None  # compares the ends of other evaluations
 
     @property
@@ -81,10 +81,10 @@ class Evaluated:
         return bool(self.odd[0] or self.odd[1] or self.near)
 
     def with_target(self, target: Evaluation, contents: Mapping[int, torch.Tensor]) -> Evaluated | None:
-        """Return what is found of another evaluation of the target; None where that was not asked.
+        """Compare another evaluation of the target; return None if no comparison was asked for.
 
         Args:
-            target: as it was evaluated from other contents, or with other values.
+            target: the target, evaluated from other contents or with other values.
             contents: of the target's sources, by id, that were not taken as recorded.
         """
         if self.ask is None or (self.parts is not None and any(self.parts.places)):
@@ -148,16 +148,16 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
 def _chosen_otherwise(
     found: Evaluated, has_taken: bool, left: tuple[Left, Left], before: LeftBefore | None
 ) -> Evaluated:
-    """Evaluate both sides with other choices; return what was found before if they differ so too.
+    """Evaluate both sides with other choices; return the earlier result if they still differ.
 
-    The baseline goes on with what the target chose where it makes the same choice. But one side may keep the mask of a
-    maximum, or its place among its neighbours, where the other compares anew: then rounding decides for one alone, and
-    float64 for both. And a program may run nothing for what it did not choose (an expert without tokens): it cannot be
-    evaluated with the other side's choice.
+    Where the baseline makes the same choice as the target, it goes on with what the target chose. Two cases need
+    another evaluation. One side may keep the mask or the index of a maximum where the other side compares again: then
+    both follow the choice of float64. And a program may run nothing for what it did not choose (an expert without
+    tokens): it cannot be evaluated with the other side's choice.
 
     Args:
-        found: with what the target chose.
-        has_taken: the target's program chose something that float64 does not.
+        found: the result with what the target chose.
+        has_taken: True if the target's program chose something else than float64 does.
         left: what each side left in memory.
         before: what the step before left.
     """
@@ -191,7 +191,7 @@ def _reordered(
     left: tuple[Left, Left],
     before: LeftBefore | None,
 ) -> tuple[Evaluated, Mapping[int, torch.Tensor]]:
-    """Evaluate both sides on the target's batch, where that of the baseline has its rows in another order.
+    """Evaluate both sides on the target's batch, if the baseline's batch has its rows in another order.
 
     Returns:
         What was found, and what the baseline was given for its sources.
@@ -213,7 +213,7 @@ def _settled(
     contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
     ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated],
 ) -> Evaluated:
-    """Compare the ends of both sides; where they differ, once more by what rounding leaves of the target's values.
+    """Compare the ends of both sides; if they differ, once more with what rounding leaves of the target's values.
 
     Args:
         sides: evaluated.
@@ -246,7 +246,7 @@ def _settled(
         other.run()
         noise[1] = sides[1].noise_beside(other)
     shared = Shared()
-    for side in (1, 0) if sides[0].has_unseen else (0, 1):  # what is only noise is known by the side that shows it
+    for side in (1, 0) if sides[0].has_unseen else (0, 1):  # noise is recognized on the side where it occurs
         sides[side].renumber(shared, noise[side])
     found = ask(sides)
     if found.differs and in_parts:
@@ -280,7 +280,7 @@ def _with_ends(
     left: tuple[Left, Left],
     before: LeftBefore | None,
 ) -> Evaluated:
-    """Compare the ends of both sides; of an inference that agrees, also what was made of its results."""
+    """Compare the ends of both sides; if an inference agrees, compare what was made of its results too."""
     ends = ends_of(sides[0], left[0]), ends_of(sides[1], left[1])
     lost = unmatched(*ends, sides)
     in_memory, others = LeftEnds(ends, sides, before), without_means(lost, ends, sides)
@@ -319,7 +319,7 @@ def _with_ends(
 
 
 def _behind_unseen(odd: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]) -> list[str]:
-    """Return what is said of ends that all rest on gradients, where a side compiled its autograd: it shows none."""
+    """Return a sentence if all ends rest on gradients and a side compiled its autograd, which shows none."""
     notes = ({note.code for note in side.flow.rank.notes} for side in sides)
     blind = [name for name, codes in zip(SIDES, notes, strict=True) if "compiled_autograd" in codes]
     ends = [*odd[0], *odd[1]]
@@ -331,9 +331,9 @@ def _behind_unseen(odd: tuple[list[End], list[End]], sides: tuple[Evaluation, Ev
 def _is_divided_later(
     odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]
 ) -> bool:
-    """Return True if nothing but losses differs, and a side may divide what comes of them.
+    """Return True if only losses differ, and a side may divide what it computes from them.
 
-    It has more losses, or multiples of the other side's.
+    That side has more losses, or multiples of the other side's losses.
     """
     losses = [sum(end.kind == "loss" for end in some) for some in ends]
     is_trained = all(
@@ -348,7 +348,7 @@ def _is_divided_later(
 
 
 def _is_multiple(sides: tuple[Evaluation, Evaluation], end: End, other: End) -> bool:
-    """Return True if a side makes its end of what the other side's end is, by numbers that multiply or divide it."""
+    """Return True if a side computes its end from the other side's end, multiplied or divided by numbers."""
     value, flow = end.value, sides[0].flow
     for _ in range(_MOST_FACTORS):
         maker = flow.maker(value)
@@ -362,13 +362,13 @@ def _is_multiple(sides: tuple[Evaluation, Evaluation], end: End, other: End) -> 
 
 
 def _is_scaled_back(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:
-    """Return True if nothing but losses and gradients differs, and each gradient is the same when backward is over.
+    """Return True if only losses and gradients differ, and each gradient is the same after the backward.
 
-    A program may scale its loss, and divide the gradients before the optimizer takes them.
+    A program may scale its loss and divide the gradients before the optimizer reads them.
     """
     ours, theirs = (
         {end.name.removesuffix(AS_LEFT): end.number for end in some if end.kind == "gradient"} for some in ends
-    )  # what is left comes after what backward made
+    )  # a gradient as it is left replaces the one that backward made
     differ = [end for some in odd for end in some if end.kind != "loss"]
     return bool(differ) and all(
         end.kind == "gradient"
@@ -379,13 +379,13 @@ def _is_scaled_back(odd: tuple[list[End], list[End]], ends: tuple[list[End], lis
 
 
 def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[End]]) -> tuple[str, ...]:
-    """Return in a sentence that outputs differ of which the program makes the same."""
+    """Return a sentence if outputs differ from which the program makes the same."""
     names = [end.name for side in (0, 1) for end in lost[side] if end.kind == "output" and end not in others[side]]
     return (f"{names[0]} differs, and what the program makes of it is the same",) if names else ()
 
 
 def _of_one_side(sides: tuple[Evaluation, Evaluation], alone: tuple[list[End], list[End]]) -> Iterator[str]:
-    """Yield in a sentence for each side what it makes, as a score beside a training step, and the other does not."""
+    """Yield a sentence for each side that makes something the other does not, as a score in a training step."""
     for name, ends, side in zip(SIDES, alone, sides, strict=True):
         if ends:
             maker = side.flow.maker(ends[0].value)
@@ -396,7 +396,7 @@ def _of_one_side(sides: tuple[Evaluation, Evaluation], alone: tuple[list[End], l
 
 
 def _is_lost(evaluation: Evaluation, end: End) -> bool:
-    """Return True if no element of an end is finite: where both sides end so, nobody can compare them."""
+    """Return True if no element of an end is finite: two such ends cannot be compared."""
     found = evaluation.signatures.get(end.value.id)
     if end.buffer is not None:
         found = evaluation.left_as(end.buffer)
@@ -404,7 +404,7 @@ def _is_lost(evaluation: Evaluation, end: End) -> bool:
 
 
 def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, known: list[End]) -> bool:
-    """Return True if a side makes something of what the other ends with, or a part of it, and of its size."""
+    """Return True if a side makes something of the same size from the other side's end, or from a part of it."""
     cut = cone_of(sides[side], sides[1 - side].holders, [end.value]).cut.values()
     behind = {sides[side].numbers.get(value.id) for value in cut}
     return any(other.number in behind for other in of_sizes(known, [end]))

@@ -1,9 +1,9 @@
-"""Which call behind the cut is asked first, on either side: of many, the one that may be the cause.
+"""Which call behind the cut, on either side, is examined first as the possible cause.
 
 Theory of operation
-    What is left behind the cut begins with the mistake, or with another way to the same result: tokens sorted by
-    expert, a rotary table as complex numbers. The first call in execution order is taken. Where it makes integers or a
-    table, the first call that computes is asked before it.
+    The calls behind the cut begin with the mistake, or with another way to the same result: tokens sorted by expert, a
+    rotary table as complex numbers. The first call in execution order is taken. If it makes integers or a table, the
+    first call that computes is examined before it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..sources.stand_ins import Sources
 from .other_layout import FORWARD
 from .state_names import StateNames
 
-_OF_ONE_PROGRAM: Final = 0.3  # of the lines that make calls on one side, which make the same on the other
+_OF_ONE_PROGRAM: Final = 0.3  # the share of one side's lines that make the same calls on the other side
 
 
 class Candidates:
     """Finds the calls that may be the cause.
 
-    It has more than twenty methods, one for each thing that may put a call behind others.
+    It has more than twenty methods, one for each reason to examine a call later than others.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Candidates:
 
         Args:
             sides: evaluated.
-            sources: how those of both sides were matched.
+            sources: how the sources of both sides were matched.
             ends: of both sides.
-            pairs: of calls that stand at the same place in both programs, by the id of either side's.
+            pairs: calls at the same place in both programs, by the id on either side.
         """
         self._sides = sides
         self._sources = sources
@@ -58,13 +58,13 @@ class Candidates:
     def find(
         self, cones: tuple[Cone, Cone], kinds: Container[str], *, in_other_order: bool, is_packed: bool = False
     ) -> list[Call | None]:
-        """Return the call of either cone to ask first.
+        """Return the call of either cone to examine first.
 
         Args:
             cones: what lies behind the ends that differ.
             kinds: of these ends.
-            in_other_order: one side's rows are in another order than the other's.
-            is_packed: one side begins with rows of what the other side begins with.
+            in_other_order: True if one side's rows are in another order than the other's.
+            is_packed: True if one side begins with rows of the other side's sources.
         """
         firsts = self._firsts(cones, kinds, in_other_order, is_packed)
         firsts = self._beside_each_other(cones, firsts)
@@ -92,9 +92,9 @@ class Candidates:
     ) -> list[Call | None]:
         """Return the first call of either cone that may be the cause.
 
-        A call that leads to an end of the forward that came out right is none. What one side alone makes of nothing (a
-        table of distances) is none either: what is done with it is. For a batch that is packed otherwise both make such
-        tables.
+        A call that leads to a correct end of the forward is no cause. Nor is a call that makes something from nothing
+        on one side alone (a table of distances): the cause is the call that uses it. If a batch is packed in another
+        way, both sides make such tables.
         """
         is_exact = kinds == FORWARD or self._is_forward_exact()
         made = [made_of_nothing(self._sides[side], cones[side], self._sides[1 - side].holders) for side in (0, 1)]
@@ -103,7 +103,7 @@ class Candidates:
             left_out: set[int] = set() if made[1 - side] and not is_packed else made[side]
             if in_other_order or is_packed:
                 left_out = left_out | self._ordering(side, cone)
-            if kinds != FORWARD or not cones[1 - side].calls:  # of parts of the other side's work, as decoded words
+            if kinds != FORWARD or not cones[1 - side].calls:  # parts of the other side's work, as decoded words
                 left_out = left_out | cone_of(self._sides[side], (), self._right(side)).calls.keys()
             pairs = self._pairs[side]
             asked = {
@@ -117,19 +117,19 @@ class Candidates:
         return found
 
     def _right(self, side: int) -> list[Value]:
-        """Return what the forward ends with and the other side has."""
+        """Return the ends of the forward that the other side has."""
         others = self._sides[1 - side].holders
         return [end.value for end in self._ends[side] if end.kind in FORWARD and end.number in others]
 
     def _is_lacking(self, side: int, call: Call | None, others: Cone) -> bool:
-        """Return True if the other side makes no such call at this line, nor one like it behind its own cut."""
+        """Return True if the other side makes no such call at this line, and no similar one behind its own cut."""
         if call is None or not self.is_at_this_line_alone(side, call):
             return False
         likes = [one for one in others.calls.values() if one.op == call.op]
         return all(are_asked_otherwise(*((one, call) if side else (call, one))) for one in likes)
 
     def _computing(self, side: int, cone: Cone) -> Call | None:
-        """Return the first call of a cone that computes floats, no table, of nothing but what both sides have."""
+        """Return the first call of a cone that computes floats, but no table, only from values that both sides have."""
         flow, others = self._sides[side].flow, self._sides[1 - side].holders
         for _, call in sorted(cone.calls.items()):
             is_aside = flow.is_view(call) or moves_elements(call.op) or call.id in self._tables[side]
@@ -141,7 +141,7 @@ class Candidates:
 
     @cached_property
     def _tables(self) -> tuple[set[int], set[int]]:
-        """The ids of either side's calls that depend on no data and no parameter: on buffers and positions alone."""
+        """The ids of each side's calls that depend only on buffers and positions, not on data or parameters."""
         found: tuple[set[int], set[int]] = (set(), set())
         for side in (0, 1):
             flow, names = self._sides[side].flow, StateNames(self._sides[side].flow)
@@ -157,9 +157,9 @@ class Candidates:
         return found
 
     def _ordering(self, side: int, cone: Cone) -> set[int]:
-        """Return the calls that only make integers, for what they bring into another order is no cause.
+        """Return the calls that only make integers: bringing values into another order is no cause.
 
-        If the first other call reads what they make, that is not known to be the same in another order: then none.
+        Return none if the first other call reads their results, as these may not be the same in another order.
         """
         found = {number for number, call in cone.calls.items() if _makes_integers(call)}
         flow = self._sides[side].flow
@@ -169,9 +169,9 @@ class Candidates:
         return set() if any(maker is not None and maker.id in found for maker in makers) else found
 
     def _is_forward_exact(self) -> bool:
-        """Return True if what the forward ends with is the same on both sides to all digits of float64, or nearly.
+        """Return True if the ends of the forward are the same on both sides to (nearly) all digits of float64.
 
-        A loss may hardly show what its gradients show: it is the same as the baseline's, and not equal.
+        A loss may hardly show what its gradients show: it counts as the baseline's, but is not equal to it.
         """
         theirs = {end.number: end.value for end in self._ends[1] if end.kind in FORWARD}
         for end in self._ends[0]:
@@ -208,7 +208,7 @@ class Candidates:
         return firsts
 
     def _is_skipped(self, side: int, one: Call, beside: Call, cone: Cone) -> bool:
-        """Return True if a call of a side reads what both have where its like reads what the other side alone makes."""
+        """Return True if a call reads a value of both sides where its counterpart reads one of the other side alone."""
         flow = self._sides[1 - side].flow
         ours = dict(self._sides[side].flow.reads(one))
         for slot, value in flow.reads(beside) if one.op == beside.op else ():
@@ -218,7 +218,7 @@ class Candidates:
         return False
 
     def may_be_other_arguments(self, target: Call, baseline: Call) -> bool:
-        """Return False of two views of unlike sizes at two places: a program takes parts of the same in many places."""
+        """Return False for views of unlike sizes at two places: programs read parts of one tensor in many places."""
         if place_of(target) == place_of(baseline) or not self._sides[0].flow.is_view(target):
             return True
         sizes = [[value.numel for _, value in call.output_values()] for call in (target, baseline)]
@@ -229,7 +229,7 @@ class Candidates:
         return bool(self.numbers_read(0, target) & self.numbers_read(1, baseline))
 
     def numbers_read(self, side: int, call: Call) -> set[int]:
-        """Return the numbers of what a call computes with and both sides have: of floats, if it reads any."""
+        """Return the numbers of a call's inputs that both sides have: only of floats, if it reads any."""
         read = [value for _, value in self._sides[side].flow.reads(call)]
         read = [value for value in read if value.is_floating] or read
         numbers = (self._sides[side].numbers.get(value.id) for value in read)
@@ -237,19 +237,19 @@ class Candidates:
 
     @cached_property
     def lines(self) -> tuple[set[ProgramPlace], set[ProgramPlace]]:
-        """The places of both sides' calls; none if these are not of one program, or of two versions of it."""
+        """The places of both sides' calls; empty unless both are one program, or two versions of it."""
         target, baseline = ({place_of(call) for call in side.flow.calls()} for side in self._sides)
         is_one = len(target & baseline) >= _OF_ONE_PROGRAM * min(len(target), len(baseline))
         return (target, baseline) if is_one else (set(), set())
 
     def is_at_this_line_alone(self, side: int, call: Call | None) -> bool:
-        """Return True if a side's program makes a call at a line at which the other's makes none."""
+        """Return True if the call is at a line at which the other side's program makes no calls."""
         return call is not None and place_of(call) not in self.lines[1 - side]
 
     def is_asked_otherwise(self, pair: Pair) -> bool:
         """Return True if two calls do the same op on the same values with other arguments.
 
-        Only one of them lies behind the cut if the side of the other makes its value elsewhere too: a mask, a table.
+        Only one of them lies behind the cut if the other one's value (a mask, a table) is also made elsewhere.
         """
         read = [
             [side.numbers.get(value.id) for _, value in side.flow.reads(call)]
@@ -264,7 +264,7 @@ class Candidates:
         )
 
     def odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
-        """Yield the sources that a call reads and the other side does not have, not even in other places."""
+        """Yield the sources of a call that the other side does not have, not even with elements in other places."""
         for slot, value in self._sides[side].flow.reads(call):
             if self.is_odd_source(side, value) and not any(one.has(value) for one in self._sources.relaid):
                 yield slot, value
@@ -285,7 +285,7 @@ class Candidates:
 
 
 def are_asked_otherwise(target: Call, baseline: Call) -> bool:
-    """Return True if two calls are given other arguments, and not dtypes alone."""
+    """Return True if two calls get different arguments, other than dtypes."""
     return any(one.dtypes is None for one in argument_differences(target, baseline))
 
 

@@ -1,4 +1,4 @@
-"""What else is to be said of a cause, beside its numbers: the facts of `analysis.facts` about its calls and values."""
+"""Adds to a cause the facts of `analysis.facts` about its calls and values."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def explained(
     Args:
         sides: the target's step and rank, and the baseline's.
         pairs: of calls.
-        rows: all that was compared.
+        rows: the rows of all that was compared.
         findings: in the order of execution.
-        whole: both are the same part of a program: where NaN began, and what the runs were set to, is asked.
+        whole: True if both are the same part of a program; then the origin of NaN and the settings of the runs count
+        too.
     """
     notes: list[str] = []
     if whole:
@@ -61,13 +62,13 @@ def with_facts(finding: Finding, target: RankDump, baseline: RankDump) -> Findin
 
 
 def notes_on(target: RankDump, baseline: RankDump, pairs: Sequence[Pair], *, differ: bool) -> Iterator[str]:
-    """Yield in what two step-ranks were set otherwise, beside their calls: hyperparameters, modes of modules.
+    """Yield how the settings of two step-ranks differ: hyperparameters, modes of modules.
 
     Args:
         target: a step and rank.
         baseline: its counterpart.
         pairs: of their calls.
-        differ: something was found; else grad mode, which then made no difference, is left out.
+        differ: True if something was found; if not, grad mode is left out, as it made no difference.
     """
     grad_modes = grad_mode_sentence((pair.target, pair.baseline) for pair in pairs) if differ else ""
     if grad_modes:

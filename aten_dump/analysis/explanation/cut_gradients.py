@@ -1,10 +1,10 @@
-"""Where one side cuts off a gradient that the other has: a detach, a block without gradients, a frozen parameter.
+"""Finds where one side cuts off a gradient that the other has: a detach, a no_grad block, a frozen parameter.
 
 Theory of operation
-    A gradient that is lost shows in the backward; the mistake is in the forward. What cuts it off is looked for on the
-    side that lacks it, among the values that both sides have: what is detached there and not here, what was made there
-    without a gradient, and parameters that need none there. One of these is the reason if the backward that only the
-    other side has is of a call that was given this value or made it.
+    A lost gradient shows in the backward, but the mistake is in the forward. It is looked for on the side that lacks
+    the gradient, among the values that both sides have: values that only this side detaches, values made without a
+    gradient, and parameters that need none. Such a value is the reason if the backward that only the other side has
+    belongs to a call that read or made it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class CutGradients:
         self._ends = ends
 
     def find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> CutGradient | None:
-        """Return what cuts off a gradient, if that is the reason of what differs; the first one of either side.
+        """Return the first cut of either side that explains what differs, or None.
 
         Args:
-            cones: what lies behind the gradients that differ.
+            cones: the calls behind the gradients that differ.
             odd: the ends that differ.
         """
         found = [cut for side in (0, 1) if (cut := self._of_side(side, cones[1 - side], odd[1 - side])) is not None]
         return min(found, key=lambda cut: cut.call.id, default=None)
 
     def _of_side(self, side: int, lost: Cone, odd: Sequence[End]) -> CutGradient | None:
-        """Return what cuts off a gradient on a side, of what only the other side has."""
+        """Return what cuts off a gradient on a side, if only the other side has it."""
         if not self._ends[1 - side] or not odd:
             return None
         missing = self._missing(side, odd)
@@ -83,7 +83,7 @@ class CutGradients:
         return CutGradient(side, call, "; ".join(part for part in (text, told) if part))
 
     def _lacks_backward(self, side: int) -> bool:
-        """Return True if the other side's backward has calls that a side's has not, or has less often."""
+        """Return True if the other side's backward has calls that this side's lacks, or has them more often."""
         calls = [
             Counter(call.op for call in one.flow.calls() if call.phase == "backward")
             for one in (self._sides[side], self._sides[1 - side])
@@ -97,7 +97,7 @@ class CutGradients:
         return {value.id: number for number, call in sorted(leading.items()) for _, value in reads(call)}
 
     def _unread(self, side: int, missing: Sequence[End]) -> CutGradient | None:
-        """Return the first call of a side that goes without a parameter which the other side reads."""
+        """Return the first call of a side that does not read a parameter which the other side reads."""
         found = []
         for end in missing:
             if end.leaf is not None and (calls := unread(self._sides, side, end.leaf)) is not None:
@@ -107,7 +107,7 @@ class CutGradients:
         return min(found, key=lambda cut: cut.call.id, default=None)
 
     def _missing(self, side: int, odd: Sequence[End]) -> list[End]:
-        """Return the gradients among some ends that a side does not have at all."""
+        """Return those of some ends that are gradients which a side does not have at all."""
         names = {end.name for end in self._ends[side] if end.is_named}
         lost = {id(end) for end in lost_gradients(1 - side, self._ends, self._sides, made_within=True)}
         return [end for end in odd if id(end) in lost or (end.is_named and end.name not in names)]
@@ -118,7 +118,7 @@ class CutGradients:
         return f"{told} {'have' if len(names) > 1 else 'has'}"
 
     def _name(self, side: int, end: End) -> str:
-        """Return the name of a parameter, or who is given a leaf that has no name."""
+        """Return the name of a parameter, or the reader of a leaf without a name."""
         evaluation = self._sides[side]
         if end.is_named or end.leaf is None:
             return end.name
@@ -126,7 +126,7 @@ class CutGradients:
         return "a leaf" if reader is None else f"what {reader.name} is given"
 
     def _touched(self, side: int, cone: Cone) -> set[int]:
-        """Return the numbers of what the forward calls were given or made of which the backward is in a cone."""
+        """Return the numbers of all inputs and results of the forward calls whose backward is in a cone."""
         evaluation = self._sides[side]
         flow, found = evaluation.flow, set[int]()
         for call in cone.calls.values():
@@ -138,7 +138,7 @@ class CutGradients:
                     maker = flow.maker(shown)
                     shown = flow.reads(maker)[0][1] if maker is not None and flow.is_view(maker) else None
         found.discard(0)
-        for call in _forward(evaluation):  # a sum hands its gradient on, and no op of its backward shows that
+        for call in _forward(evaluation):  # the backward of a sum passes the gradient on without an op
             given = {evaluation.numbers.get(value.id, 0) for _, value in flow.reads(call)}
             if given & found and call.sequence_nr is not None and all(one.kind != "aten" for one in call.backward):
                 found |= {evaluation.numbers.get(value.id, 0) for _, value in flow.results(call)} - {0}
@@ -147,7 +147,7 @@ class CutGradients:
     # -- what cuts off -----------------------------------------------------------------------------------------------
 
     def _cuts(self, side: int) -> Iterator[tuple[int, Call]]:
-        """Yield the calls of a forward that cut a gradient off, each with the number of a value that has it there."""
+        """Yield the forward calls that cut off a gradient, each with the number of the value that loses it."""
         yield from self._detaches(side)
         evaluation, other = self._sides[side], self._sides[1 - side]
         for call in evaluation.flow.calls():  # gradients may be asked for without their graph, and computed with
@@ -184,9 +184,9 @@ class CutGradients:
                     yield (number, _around(call)), number, call
 
     def _frozen(self, side: int) -> Iterator[tuple[int, Call]]:
-        """Yield who is given first what needs no gradient on a side, and does on the other.
+        """Yield the first reader of each source that needs a gradient only on the other side.
 
-        Several sources may hold the same (ones, zeros): then fewer of them need a gradient.
+        Several sources may hold the same elements (ones, zeros): then the counts are compared.
         """
         evaluation = self._sides[side]
         needed = [_needing_gradients(one) for one in (evaluation, self._sides[1 - side])]
@@ -199,7 +199,7 @@ class CutGradients:
 
 
 def _needing_gradients(evaluation: Evaluation) -> Counter[int]:
-    """Return how many sources of each number need a gradient; a memory that is seen several times counts once."""
+    """Return how many sources of each number need a gradient; views of one memory count once."""
     found = {
         (evaluation.numbers.get(value.id, 0), value.record.place or value.id)
         for value in evaluation.sources.values()
@@ -216,7 +216,7 @@ def _forward(evaluation: Evaluation) -> Iterator[Call]:
 
 
 def _has_own_backward(call: Call) -> bool:
-    """Return True if a call is part of one that has a backward: an autograd function does without nodes inside."""
+    """Return True if a call is part of one that has a backward: inside an autograd function there are no nodes."""
     around = call.parent
     while around is not None and not _is_differentiated(around):
         around = around.parent
@@ -224,7 +224,7 @@ def _has_own_backward(call: Call) -> bool:
 
 
 def _is_differentiated(call: Call) -> bool:
-    """Return True if a Python-level call has a backward: what it detaches inside, autograd keeps."""
+    """Return True if a Python-level call has a backward: detaching inside of it cuts nothing off."""
     return call.kind == "api" and bool(call.backward)
 
 

@@ -29,8 +29,8 @@ _CALL_FIELDS: Final = tuple(n for n, name in enumerate(records.Call._fields) if 
 def is_equal_step(target: RankDump, baseline: RankDump) -> bool:
     """Return True if both made the same calls in the same order, on values with the same bytes.
 
-    The checksums of the bytes stand for the bytes. False says nothing: another way of writing makes an index that
-    looks otherwise.
+    Bytes are compared by their checksums. False proves nothing: equal steps that were written differently have
+    different indexes.
     """
     ours, theirs = target.tables, baseline.tables
     return (
@@ -63,9 +63,9 @@ def _values(tables: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _same_bytes(target: RankDump, baseline: RankDump) -> bool:
-    """Return True if all values hold the same bytes; those of blobs that were put together otherwise are read.
+    """Return True if all values hold the same bytes; bytes are read only if blobs were packed differently.
 
-    What a kernel keeps in its workspace is nobody's number.
+    The workspace of a kernel does not count.
     """
     if set(target.tables.data) != set(baseline.tables.data):
         return False
@@ -80,7 +80,7 @@ def _same_bytes(target: RankDump, baseline: RankDump) -> bool:
 
 
 def _shares_blob(value: Value) -> bool:
-    """Return True if a value's bytes were written together with others': then the checksum is not of them alone."""
+    """Return True if a value's bytes share a blob with others, so that the checksum is not theirs alone."""
     data = value.data
     return data is not None and value.rank.tables.blobs[data.blob].nbytes != value.numel * value.dtype.itemsize
 
@@ -95,7 +95,7 @@ def _same_elements(one: Value, other: Value) -> bool:
 
 @dataclass(slots=True)
 class EqualStep:
-    """The rows of two steps that are the same to the bit."""
+    """The rows of two bitwise equal steps."""
 
     rows: list[Row] = field(default_factory=list)
     judged: int = 0  # calls with results
@@ -105,7 +105,7 @@ class EqualStep:
 
 
 def rows_of_equal(flow: DataFlow, pairs: Iterable[Pair]) -> EqualStep:
-    """Return the rows of pairs of calls that are the same to the bit."""
+    """Return the rows of pairs of bitwise equal calls."""
     found = EqualStep()
     for pair in pairs:
         call = pair.target
@@ -132,6 +132,6 @@ def rows_of_equal(flow: DataFlow, pairs: Iterable[Pair]) -> EqualStep:
 
 
 def _places(pair: Pair) -> tuple[Place, Place]:
-    """Return both calls of a pair as evidence names them: one place if they have the same."""
+    """Return both calls of a pair as evidence names them; the place once, if both have the same."""
     ours, theirs = place_of(pair.target), place_of(pair.baseline)
     return ours, ours if ours == theirs else theirs

@@ -1,4 +1,4 @@
-"""Memory that one side alone changes: the write is the cause, as nothing before it differs."""
+"""Memory that only one side changes: if nothing before the write differs, the write is the cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDES: Final = ("target", "baseline")
 def left_alone(
     odd: tuple[Sequence[End], Sequence[End]], flows: tuple[DataFlow, DataFlow]
 ) -> tuple[int, Call, str] | None:
-    """Return the side and the call that changes memory alone, and a sentence; None if another end differs as well."""
+    """Return the side and the call that alone changes memory, and a sentence; None if another end differs as well."""
     if not all(end.is_alone for ends in odd for end in ends):
         return None
     written = [(call, side, end.value) for side in (0, 1) for end in odd[side] if (call := _writer(flows[side], end))]
@@ -36,12 +36,12 @@ def _writer(flow: DataFlow, end: End) -> Call | None:
 
 
 def name_of(flow: DataFlow, value: Value) -> str:
-    """Return what to call memory: a parameter, a buffer or state of an optimizer by its name, data by how it looks."""
+    """Return a name for memory: that of a parameter, a buffer or optimizer state; for data, its dtype and shape."""
     found = StateNames(flow).of(value)
     return f"memory ({value.dtype_name}{list(value.shape)})" if found.group == "data" else found.name
 
 
 def parameter_of(flow: DataFlow, value: Value) -> str:
-    """Return the name of the parameter that a value is, if it got a gradient; else nothing."""
+    """Return the name of the parameter that a value is, or "" if it got no gradient."""
     leaves = named_leaves(flow, leaf_gradients(flow))
     return next((name for name, leaf in leaves.items() if leaf.record.place == value.record.place), "")

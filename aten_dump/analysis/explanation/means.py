@@ -1,15 +1,15 @@
-"""Gradients of leaves, losses and outputs that are means to another end of the step, and no ends of their own.
+"""Finds gradients of leaves, losses and outputs that are no ends of the step, but only lead to other ends.
 
 Theory of operation
-    A program may cut its graph in two: it makes a leaf of what it computed, and goes on with the leaf's gradient from
-    there (a loss by chunks, a block that is checkpointed). Where the other side does not cut, it has no such gradient.
-    What other ends rest on shows in them. A leaf that the step itself made has no gradient on the other side if it is
-    no leaf there; that is a difference where the other side cuts it off.
-    A loss of which the program asks gradients to compute with (a penalty on slopes) has no counterpart where the other
-    side finds the same slopes otherwise.
-    Of an inference, what the program goes on to make of an output shows what it is for: if that is the same on both
-    sides, rows in another order or padding that nothing counts are no difference. What was chosen by an output (a
-    token, an accuracy) shows too little of it, so only floating numbers are followed.
+    A program may cut its graph in two: it makes a leaf of a result, and later continues with the gradient of the leaf
+    (a loss by chunks, a checkpointed block). A side that does not cut has no such gradient. If other ends rest on the
+    gradient, they show any difference. A leaf that the step itself made may be no leaf on the other side, which then
+    has no gradient for it; that is a difference only if the other side cuts the gradient off.
+    A program may compute with the gradients of a loss (a penalty on slopes). The loss has no counterpart if the other
+    side gets the same slopes in another way.
+    In an inference, outputs may have rows in another order, or padding that does not count. This is no difference if
+    what the program computes from them is the same. Only floating-point results prove that: a token or an accuracy
+    shows too little of the output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sides = tuple[Evaluation, Evaluation]
 
 
 def without_means(odd: Ends, ends: Ends, sides: Sides) -> Ends:
-    """Return ends that differ, of the ends of both sides, without those that are means to other ends."""
+    """Return the ends that differ, without those that only lead to other ends."""
     means = _means(0, odd, ends, sides), _means(1, odd, ends, sides)
     return [end for end in odd[0] if end not in means[0]], [end for end in odd[1] if end not in means[1]]
 
@@ -47,7 +47,7 @@ def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
 
 
 def _read_on(side: int, odd: Ends, sides: Sides) -> list[End]:
-    """Return the outputs of which a side makes other results, which the other side has."""
+    """Return the outputs from which a side makes results that the other side has."""
     lost = [end for end in odd[side] if end.kind == "output" and end.call]
     if not lost or any(end.value.is_floating for some in taken_besides(sides) for end in some):
         return []
@@ -71,7 +71,7 @@ def _is_within(call: Call | None, outer: int) -> bool:
 
 
 def _asked(side: int, odd: Ends, ends: Ends, evaluation: Evaluation) -> list[End]:
-    """Return the losses of one side alone whose gradients it goes on to compute with, towards another end."""
+    """Return the losses of only one side whose gradients lead to another end."""
     lost = [end for end in odd[side] if end.kind == "loss"]
     counts = [sum(end.kind == "loss" for end in some) for some in ends]
     if not lost or counts[side] <= counts[1 - side]:
@@ -88,7 +88,7 @@ def _asked(side: int, odd: Ends, ends: Ends, evaluation: Evaluation) -> list[End
 
 
 def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) -> list[End]:
-    """Return those of some gradients that the step goes on to compute with, towards a loss or another gradient."""
+    """Return those of some gradients that lead to a loss or another gradient."""
     if not asked:
         return []
     starts = [end.value for end in ends if end.kind in ("loss", "gradient") and end not in asked]
@@ -97,7 +97,7 @@ def _serving(asked: Sequence[End], ends: Sequence[End], evaluation: Evaluation) 
 
 
 def _has_leaf(end: End, side: int, ends: Ends, sides: Sides) -> bool:
-    """Return True if the other side has a gradient of the same leaf, or of one that nobody knows."""
+    """Return True if the other side has a gradient of the same leaf, or of an unknown one."""
     number = sides[side].numbers.get(end.leaf.id) if end.leaf is not None else None
     others = [other.leaf for other in ends[1 - side] if is_of_leaf(other)]
     return any(leaf is None or sides[1 - side].numbers.get(leaf.id) == number for leaf in others)

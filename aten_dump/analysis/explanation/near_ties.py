@@ -1,10 +1,9 @@
-"""Choices among floating numbers that the two sides made otherwise: a router's experts, a greedy token.
+"""Choices among floating-point numbers in which the two sides differ: a router's experts, a greedy token.
 
 Theory of operation
-    Both sides mean the same scores, and rounding decides which of two that are nearly equal is greater. The evaluation
-    goes on with one side's choice on both sides (`evaluation`). A choice is a near tie if the scores that it decides
-    between are no further apart than the two recordings of these scores; else the choice itself is not explained by
-    rounding, and the note says so.
+    Both sides compute the same scores, and rounding decides which of two nearly equal ones is greater. The evaluation
+    continues with one side's choice on both sides (`evaluation`). A choice is a near tie if the two scores differ by no
+    more than the two recordings of them do. Otherwise rounding does not explain the choice, and the note says so.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.memory import UNREADABLE
 from ..evidence.evidence_rows import Pair
 
-_CHOOSE: Final = {  # op -> position of its dim, the dim that it has without one, slot of the indices
+_CHOOSE: Final = {  # op -> position of its dim, default of the dim, slot of the indices
     "aten::topk": (2, -1, "output.1"),
     "aten::sort": (1, -1, "output.1"),
     "aten::argmax": (1, None, "output.0"),
@@ -29,11 +28,11 @@ _CHOOSE: Final = {  # op -> position of its dim, the dim that it has without one
     "aten::min": (1, None, "output.1"),
 }
 _ORDERED: Final = "aten::sort"
-_MOST: Final = 8  # calls that are named
+_MOST: Final = 8  # most calls to name
 
 
 def near_ties(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> list[str]:
-    """Return which choices among scores that mean the same both sides made otherwise, as sentences."""
+    """Return sentences about choices in which the sides differ although their scores are the same."""
     found = [text for pair in pairs if (text := _of_pair(sides, pair)) is not None]
     more = len(found) - _MOST
     return [*found[:_MOST], *([f"{more} more calls choose otherwise"] if more > 0 else [])]
@@ -93,7 +92,7 @@ def _text(call: Call, dim: int | None, read: Sequence[torch.Tensor]) -> str | No
 
 
 def _rows(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
-    """Return a tensor with the dimension in which was chosen as the last one, and one other."""
+    """Return a tensor with the dimension of the choice as the last one, and one other dimension."""
     if dim is None or tensor.dim() == 0:
         return tensor.reshape(1, -1)
     if not -tensor.dim() <= dim < tensor.dim():
@@ -102,7 +101,7 @@ def _rows(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
 
 
 def _changes(ours: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """Yield what one side chose and the other did not, beside what the other chose for it."""
+    """Yield each choice of one side alone, with the choice that the other made instead."""
     mine, yours = ours.tolist(), theirs.tolist()
     alone = [one for one in mine if one not in yours], [other for other in yours if other not in mine]
     if alone[0]:
@@ -112,7 +111,7 @@ def _changes(ours: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, in
 
 
 def _margin(ours: torch.Tensor, theirs: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
-    """Return how far the scores are apart that a choice decides between, and how far the recordings put them."""
+    """Return the distance of the two scores of a choice, and how far apart the two recordings of them are."""
     changes = torch.tensor(list(_changes(one, other)))
     margin = (ours[changes[:, 0]] - ours[changes[:, 1]]).abs().max()
     noise = (ours[changes] - theirs[changes]).abs().sum(-1).max()

@@ -1,6 +1,6 @@
-"""Where one side has NaN or Inf that the other has not, the call that made the first is the cause.
+"""If only one side has NaN or Inf, the call that made the first one is the cause.
 
-A difference before it that shows by itself (a mask that is another one) is what the NaN came of, and stays the cause.
+If an earlier difference is visible by itself (another mask), the NaN came from that, and that stays the cause.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Row, place_of
 from ..nonfinite.apart import Apart, first_apart
 
-_SHOWS: Final = 0.01  # a relative L2 that no honest precision has, bfloat16 among them
-_SAYS_LESS: Final = ("region", "op")  # kinds that say of a call no more than that it is another one
-_TINY: Final = 1e-6  # no element is further apart: an epsilon that is missing shows in the NaN alone
+_SHOWS: Final = 0.01  # a relative L2 above that of any precision, bfloat16 included
+_SAYS_LESS: Final = ("region", "op")  # kinds that say only that the call is another one
+_TINY: Final = 1e-6  # no element differs by more: a missing epsilon shows only in the NaN
 
 
 def nonfinite_first(
     sides: tuple[RankDump, RankDump], pairs: Sequence[Pair], rows: Sequence[Row], findings: list[Finding]
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings with the first NaN or Inf that one side has alone where it belongs, and notes on it."""
+    """Return findings with the first NaN or Inf that only one side has, at its place, and notes on it."""
     if not any(row.closeness is not None and row.closeness.nonfinite for row in rows):
         return findings, []
     brought = _brought(rows, 0), _brought(rows, 1)
@@ -39,14 +39,14 @@ def nonfinite_first(
 
 
 def _brought(rows: Sequence[Row], side: int) -> set[int]:
-    """Return the ids of a side's collectives that brought what all ranks gave: another rank made what is odd in it."""
+    """Return the ids of a side's collectives that brought correct results: a NaN in them is another rank's."""
     right = (row for row in rows if row.status == "within" and row.floor_from == "replay")
     places = (row.baseline if side else row.target for row in right)
     return {place.id for place in places if place is not None and is_collective(place.op)}
 
 
 def _shows(earlier: Finding, nonfinite: Finding) -> bool:
-    """True if what is found earlier says why at the same call, or is a difference that shows by itself."""
+    """True if an earlier finding explains the same call, or is a difference that is visible by itself."""
     close = earlier.row.closeness
     if earlier.row.place == nonfinite.row.place:
         return earlier.kind not in _SAYS_LESS
@@ -67,7 +67,7 @@ def _finding(sides: tuple[RankDump, RankDump], pairs: Sequence[Pair], rows: Sequ
             return Finding("nonfinite", replace(row, status="different"), str(apart), "", (order, 1))
     found = place_of(sides[not is_target].call(event.call_id))
     order = event.call_id
-    if not is_target:  # behind what it comes behind in the baseline
+    if not is_target:  # after the finding that it follows in the baseline
         order = max((pair.target.id for pair in pairs if pair.baseline.id <= event.call_id), default=0)
     row = Row(found if is_target else None, None if is_target else found, "", slot, "different")
     return Finding("nonfinite", row, str(apart), "", (order, 1))

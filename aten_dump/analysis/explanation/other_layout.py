@@ -1,9 +1,10 @@
-"""Ends of which the other side has all, laid out otherwise, and gradients that are a term or a multiple of its own.
+"""Ends that the other side has in another layout, and gradients that are a term or a multiple of the other side's.
 
 Theory of operation
-    What modules return in another order shows in what the program goes on to make of it; losses of parts, and the
-    gradients that add up to the other side's, show in what is left behind. So the cause is looked for behind these.
-    A loss of a part is only as good as the batch's if it was divided by how many there are, where autograd adds up.
+    If modules return results in another order, what the program makes of them shows whether that matters. Losses of
+    parts, and gradients that add up to the other side's, show in what the step leaves. So the cause is looked for
+    behind these.
+    Autograd adds up the losses of parts: each must be divided by their number to be as good as the loss of the batch.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ..parts.parts import PartsFound
 from ..signatures.signature import Signature
 from .left_alone import SIDES
 
-_LEAST: Final = 2  # gradients, of which a common factor is said
-_ROUNDING: Final = 1e-5  # relative: what a factor and the signatures may be off
+_LEAST: Final = 2  # least number of gradients for a common factor
+_ROUNDING: Final = 1e-5  # relative tolerance of a factor and of signatures
 FORWARD: Final = ("loss", "output", "read")
 
 Odd = tuple[Sequence[End], Sequence[End]]
@@ -32,15 +33,15 @@ Lacking = tuple[int, Call, str]  # side, call, sentence
 
 
 class OtherLayout:
-    """What a side has laid out otherwise of what differs.
+    """What differs, and what of it is only laid out in another way.
 
     Attributes:
-        is_in_other_order: one side's rows are in another order than the other's.
-        rest: the ends that differ for more than that; all, if there are none.
+        is_in_other_order: True if one side's rows are in another order than the other's.
+        rest: the ends that differ by more than their layout; all ends if there are none.
     """
 
     def __init__(self, sides: tuple[Evaluation, Evaluation], ends: Odd, odd: Odd, parts: PartsFound | None) -> None:
-        """Look at ends that differ; from then on each side has the numbers of what the other has laid out otherwise."""
+        """Look at ends that differ. Afterwards each side has the numbers of what the other has in another layout."""
         self._sides = sides
         self._ends = ends
         counts = [sum(end.kind == "loss" for end in some) for some in ends]
@@ -68,7 +69,7 @@ class OtherLayout:
 
     @cached_property
     def _accumulates(self) -> bool:
-        """True if autograd adds gradients of one side to others of the same step."""
+        """True if autograd accumulates several gradients of one side in the step."""
         return any(
             call.mutated and call.parent is not None and call.parent.op.endswith(ACCUMULATES)
             for side in self._sides
@@ -76,7 +77,7 @@ class OtherLayout:
         )
 
     def is_reordered(self, target: Value, baseline: Value) -> bool:
-        """Return True if one side brings its rows into another order, and two values may hold the same elements."""
+        """Return True if one side reorders its rows, and two values may hold the same elements."""
         signatures = self._sides[0].signatures.get(target.id), self._sides[1].signatures.get(baseline.id)
         return (
             self.is_in_other_order
@@ -86,7 +87,7 @@ class OtherLayout:
         )
 
     def lacking_terms(self, odd: Odd) -> Lacking | None:
-        """Return the cause where what is left of ends that differ is no forward's, and a gradient is only one term."""
+        """Return the cause if the rest of the ends are not of the forward, and a gradient is only one term."""
         if any(end.kind in FORWARD for some in self.rest for end in some):
             return None
         for side in (0, 1):
@@ -98,7 +99,7 @@ class OtherLayout:
         return None
 
     def reading_a_term(self, target: Call, baseline: Call) -> Lacking | None:
-        """Return the cause where the target's optimizer reads one term of what the baseline's reads."""
+        """Return the cause if the target's optimizer reads one term of what the baseline's reads."""
         theirs = dict(self._sides[1].flow.reads(baseline))
         for slot, value in self._sides[0].flow.reads(target) if target.phase == "optimizer" else ():
             found = self._with_a_term(0, value, theirs[slot], f"{slot} of {target.name}") if slot in theirs else None
@@ -107,7 +108,7 @@ class OtherLayout:
         return None
 
     def _with_a_term(self, side: int, value: Value, other: Value, name: str) -> Lacking | None:
-        """Return the cause where one value is a term of its counterpart."""
+        """Return the cause if one value is a term of its counterpart."""
         term = self._terms[side].get(number_of(self._sides[side], value) or 0)
         call = self._sides[side].flow.maker(value)
         if term is None or term.of != number_of(self._sides[1 - side], other) or call is None:
@@ -133,7 +134,7 @@ def _floating(ends: Odd) -> Odd:
 
 
 def factor_sentence(sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]]) -> str:
-    """Return by which number all gradients of the target are the baseline's, in a clause; "" if by none, or by 1."""
+    """Return a clause with the factor between all gradients of both sides; "" if there is none, or it is 1."""
     theirs = {end.name: end for end in ends[1] if end.is_named}
     pairs = [(end, theirs[end.name]) for end in ends[0] if end.is_named and end.name in theirs]
     signatures = [(_signature(sides[0], one), _signature(sides[1], other)) for one, other in pairs]

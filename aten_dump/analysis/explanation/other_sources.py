@@ -1,4 +1,4 @@
-"""Two calls that read other memory from outside the step, be it that it held the same."""
+"""Two calls that read different memory from outside the step, even if its contents are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEFT = "the step before left it, but it is another tensor than in the baseline"
 def other_source(
     sides: tuple[Evaluation, Evaluation], sources: Sources, first: Call, other: Call
 ) -> tuple[str, str] | None:
-    """Return the slot in which two calls read other memory from outside, and a sentence; None if there is none."""
+    """Return the slot in which two calls read different memory from outside, and a sentence; None if there is none."""
     theirs = dict(sides[1].flow.reads(other))
     for slot, value in sides[0].flow.reads(first):
         if slot not in theirs or sides[0].numbers.get(value.id) == sides[1].numbers.get(theirs[slot].id):
@@ -34,7 +34,7 @@ def other_source(
 
 
 def _apart(target: Call | None, baseline: Call | None) -> str:
-    """Return in a clause how the calls that left two values differ; "" if their arguments are the same."""
+    """Return a clause on how the calls that left two values differ; "" if their arguments are the same."""
     if target is None or baseline is None:
         return ""
     if target.op != baseline.op:
@@ -57,7 +57,7 @@ def _held_the_same(one: Value, other: Value) -> bool:
 
 
 def first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
-    """Return the first call that is given some values, or most of them; views lead to their readers."""
+    """Return the first call that reads all or most of some values, also through views."""
     flow = evaluation.flow
     shown = {number: number for number in numbers}
     found: Call | None = None

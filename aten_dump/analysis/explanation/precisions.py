@@ -1,10 +1,9 @@
-"""In which precision each side computes: what differs by that counts as rounding, but for casts at single places.
+"""The precision in which each side computes. Its effects count as rounding, except for casts at single places.
 
 Theory of operation
-    Autocast, another dtype of the weights, casts of a parallel layout: with these a program says in which precision it
-    computes, and a comparison says so in a note. A cast that the program itself makes at some calls, while its other
-    products stay what they are in the other program, is no such thing: it is something that one program does and the
-    other does not, and a finding.
+    Autocast, another dtype of the weights and casts of a parallel layout set the precision of a whole program. A
+    comparison reports that in a note. A cast that the program makes at some calls alone, while its other products keep
+    the dtype they have in the other program, is a finding: one program does it and the other does not.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ ByDtype = dict[torch.dtype, list[Call]]
 def precisions_of(
     ranks: tuple[RankDump, RankDump], *, cast_sources: bool, in_target_order: Callable[[Call], int]
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes about the dtypes of one side that are coarser than all in which the other computes.
+    """Return findings and notes about dtypes of one side that are coarser than all dtypes of the other.
 
-    A finding is the first cast of a side to a dtype of which some of its products are, but not most.
+    A finding is the first cast to a dtype that some products of a side have, but not most.
 
     Args:
         ranks: the target and the baseline.
-        cast_sources: the sides hold their weights in different dtypes.
-        in_target_order: the id of the target's call at which one of the baseline's stands.
+        cast_sources: True if the sides hold their weights in different dtypes.
+        in_target_order: gives the id of the target's call at which a baseline's call stands.
     """
     findings, notes = [], []
     by_dtype = [calls_by_dtype(rank) for rank in ranks]
@@ -60,13 +59,13 @@ def _note(side: Side, dtype: torch.dtype, calls: Sequence[Call]) -> str:
 
 
 def _coarser(ours: ByDtype, theirs: ByDtype) -> ByDtype:
-    """Return the calls of one side by dtypes that are coarser than all in which the other computes."""
+    """Return the calls of one side by dtype, for dtypes that are coarser than all of the other side."""
     coarsest = max((torch.finfo(dtype).eps for dtype in theirs), default=1.0)
     return {dtype: calls for dtype, calls in ours.items() if torch.finfo(dtype).eps > coarsest}
 
 
 def _is_cast_by_the_program(call: Call) -> bool:
-    """Return True if a line of the program, or of a library that is not torch, rounds a tensor to a coarser dtype."""
+    """Return True if a line outside of torch rounds a tensor to a coarser dtype."""
     parent = call.parent
     if parent is None or parent.op not in _CASTS or (call.stack and not is_beyond_torch(call.stack[0])):
         return False

@@ -1,10 +1,10 @@
 """The verdict of one step and rank: both sides are evaluated, their ends compared, their kernels checked.
 
 Theory of operation
-    Three questions are asked of a step, each by itself. Are both the same function: does each end have its counterpart
-    (`ends`, `cone`)? Is each kernel right: is each result, from its own recorded inputs, what float64 gives (`rerun`)?
-    Rows say of each value what was found; findings say what is wrong. A step whose ends differ is evaluated once more
-    with every result moved a little, so that what rounding alone decides is no difference.
+    Two questions are asked of a step. Are both sides the same function: does each end have its counterpart (`ends`,
+    `cone`)? Is each kernel right: is each result what float64 gives for its recorded inputs (`rerun`)? Rows hold what
+    was found for each value, findings what is wrong. If ends differ, the step is evaluated again with every result
+    moved a little: what rounding alone decides is no difference.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .causes import Cause, Causes
 from .repair import Repair
 from .spread import Spread, spread
 
-_MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: what kernels that nobody can run again may differ by
-_MOST_INNOCENT: Final = 8  # differences that are put right
+_MOST_ROUNDING: Final = 8.0  # times the limits of a dtype: tolerance for kernels that cannot be replayed
+_MOST_INNOCENT: Final = 8  # most differences to put right
 _LEVELS: Final[tuple[Level, ...]] = ("tensor", "statistic", "hash")
 
 
 class RankVerdict:
     """Makes the rows and findings of one evaluated step.
 
-    It has more than twenty methods: rows and findings are made of the same numbers.
+    It has more than twenty methods, because rows and findings are made of the same numbers.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class RankVerdict:
         self._places: dict[tuple[int, int], Place] = {}
         undefined = found.sides[0].undefined, found.sides[1].undefined
         self._known = Counterparts(read_data=True, undefined=undefined)
-        self._equal: set[int] = set()  # values of the baseline that hold the same bits as their counterpart
-        self._leant: set[int] = set()  # collectives that were asked on whom they rest
+        self._equal: set[int] = set()  # the baseline's values that are bitwise equal to their counterpart
+        self._leant: set[int] = set()  # collectives whose senders were looked at
         self._cones: tuple[set[int], ...] = (set(), set())
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
@@ -81,7 +81,7 @@ class RankVerdict:
         self.findings.sort(key=lambda finding: finding.order)
 
     def _is_made_wrong(self, cause: Finding, others: Sequence[Finding]) -> bool:
-        """Return True if a replay shows that the cause is a wrong result: of the call named, or of one said to lack."""
+        """Return True if a replay shows that the named call, or the missing one, has a wrong result."""
         wrong = [finding.row for finding in others if finding.row.floor_from == "replay"]
         if cause.row.target is not None and cause.row.baseline is not None:
             named = cause.row.target.id
@@ -93,7 +93,7 @@ class RankVerdict:
         return any(row.baseline is not None and row.baseline.id in partners for row in wrong)
 
     def _cause(self) -> Cause:
-        """Return the first cause that the ends depend on."""
+        """Return the first cause on which the ends depend."""
         found = self._found
         repair = Repair(found.sides, found.steps, found.contents)
         causes = self._causes(found, repair)
@@ -120,7 +120,7 @@ class RankVerdict:
 
     @staticmethod
     def _without(found: Evaluated, causes: Causes, cause: Cause) -> Evaluated | None:
-        """Return what is found with a cause put right, if no end changes with it; None if it may be the cause."""
+        """Put a cause right and return the result if no end changes; return None if it may be the cause."""
         repair = causes.repair
         differences = [] if repair is None or not causes.may_be_innocent(cause) else causes.differences(cause)
         if repair is None or not differences:
@@ -136,10 +136,10 @@ class RankVerdict:
 
     @property
     def unknown_ends(self) -> tuple[str, ...]:
-        """The names of the ends that depend on memory that nothing wrote, or that may have been kept.
+        """The names of ends that depend on memory that nothing wrote, or that may have been kept.
 
-        Beside a loss that is known, one that was made of nothing is none: a pipeline infers its shapes on such memory.
-        Of outputs some may be memory to fill, but not all that a step is for.
+        If one loss is known, another that was computed from unwritten memory does not count: a pipeline infers shapes
+        on such memory. Some outputs may be memory to be filled, but not all of them.
         """
         target, _ = self._found.sides
         ends = self._found.ends[0]
@@ -153,7 +153,7 @@ class RankVerdict:
         return tuple(dict.fromkeys([*found, *self._found.unknown, *unclear]))
 
     def _undefined_in(self, call: Call) -> Undefined:
-        """Return which elements of a call's results depend on memory that nothing wrote."""
+        """Return the elements of a call's results that depend on memory that nothing wrote."""
         for side in self._found.sides:
             if call.rank is side.flow.rank:
                 found = {slot: side.undefined.elements(value) for slot, value in call.result_values()}
@@ -161,14 +161,14 @@ class RankVerdict:
         return {}  # another rank's, as part of a collective
 
     def _storages_of(self, call: Call) -> Storages:
-        """Return what is known of memory that a call was given when it had been written in part."""
+        """Return the known elements of memory that was written only in part when a call read it."""
         found = (side.undefined.storages(call) for side in self._found.sides if call.rank is side.flow.rank)
         return next(found, {})
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def _compare_results(self) -> None:
-        """Add a row for each result of the target's calls, and for calls of the baseline's that have no counterpart."""
+        """Add a row for each result of the target's calls, and for each baseline call without a counterpart."""
         target, baseline = self._found.sides
         met: set[int] = set()
         for call in target.flow.rank.calls:
@@ -183,7 +183,7 @@ class RankVerdict:
                 self._alone(call, 1)
 
     def _of_op(self, call: Call, pair: Pair | None) -> set[int]:
-        """Add the rows of one op; return the baseline's calls that made the same."""
+        """Add the rows of one op; return the baseline's calls that made the same results."""
         target = self._found.sides[0]
         met = set()
         results = target.flow.results(call)
@@ -195,7 +195,7 @@ class RankVerdict:
             other, maker = self._counterpart(number, slot, theirs, pair)
             if other is not None and maker is not None:
                 if pair is None and maker.id in self._taken and self._close(value, other).bitwise:
-                    self._alone(call, 0)  # it makes once more what a call made that has its counterpart
+                    self._alone(call, 0)  # it repeats a call that has its counterpart
                     break
                 met.add(maker.id)
                 self._of_values(call, maker, slot, (value, other), pair)
@@ -207,9 +207,9 @@ class RankVerdict:
         return met
 
     def _of_part(self, call: Call, slot: str, value: Value) -> bool:
-        """Add the row of a result that has no counterpart of its size, by its own error; return False if it is none.
+        """Judge a result without a counterpart of its size by its own error; return False if that adds no row.
 
-        Its kernel may be wrong: only what it computes is known to be what the baseline does, or not to matter.
+        The function is known to be the baseline's, or not to matter, but the kernel may be wrong.
         """
         own = self._own_error(call, slot)
         is_wrong = own is not None and own.ratio > SUSPECT
@@ -230,7 +230,7 @@ class RankVerdict:
     def _counterpart(
         self, number: int | None, slot: str, theirs: dict[str, Value], pair: Pair | None
     ) -> tuple[Value | None, Call | None]:
-        """Return the baseline's value of the same number: that of the paired call, else any."""
+        """Return the baseline's value of the same number, preferably that of the paired call."""
         baseline = self._found.sides[1]
         if pair is not None and slot in theirs and baseline.numbers.get(theirs[slot].id) == number:
             return theirs[slot], pair.baseline
@@ -242,13 +242,13 @@ class RankVerdict:
         return None, None
 
     def _of_values(self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], pair: Pair | None) -> None:
-        """Add the row of a result that is the same function on both sides: only kernels may differ."""
+        """Add the row of a result that is the same function on both sides, so that only kernels may differ."""
         close = self._close(*values)
         how = pair.how if pair is not None and pair.baseline.id == maker.id else "flow"
         places = self._place(call), self._place(maker)
         note = COMPUTED if self._found.sides[0].unproven.get(call.id) == COMPUTED else close.reason
         is_said = close.bitwise or not close.known
-        # That it equals what another op makes says nothing of its kernel: a collective may bring what it was given.
+        # Being equal to the result of another op does not prove its kernel: a collective may return its input.
         own = None if is_said and (call.op == maker.op or not close.known) else self._own_error(call, slot)
         if is_said and (own is None or own.ratio <= SUSPECT):
             status: Status = "same" if close.bitwise else "unknown"
@@ -274,7 +274,7 @@ class RankVerdict:
             self.findings.append(Finding("nonfinite" if close.nonfinite else "op", row, text, "", (call.id, 1)))
 
     def _estimate(self, call: Call, maker: Call, slot: str, values: tuple[Value, Value], how: How) -> None:
-        """Add the row of a result that no replay judges: from bitwise equal inputs it may differ by rounding alone."""
+        """Add the row of a result that cannot be replayed: from bitwise equal inputs it may differ only by rounding."""
         close, floor = self._close(*values), _MOST_ROUNDING * limits_of(*values).rel_l2
         ratio = (math.inf if close.nonfinite else close.error or 0.0) / floor if floor else 0.0
         theirs = dict(maker.input_values())
@@ -296,13 +296,13 @@ class RankVerdict:
             self.findings.append(Finding("op", row, text, "", (call.id, 1)))
 
     def _lean(self, call: Call, maker: Call) -> None:
-        """Note which other ranks sent something else to a collective: what it brought rests on them."""
+        """Note the other ranks that sent something different to a collective, as its result depends on them."""
         if call.id not in self._leant and is_collective(maker.op):
             self._leant.add(call.id)
             self._replays.local_errors(call, maker)
 
     def is_met(self, call: Call) -> bool:
-        """Return True if a collective brought what must come of what all ranks gave, or the same on both sides."""
+        """Return True if a collective brought the right result of what all ranks gave, or the same on both sides."""
         if not is_collective(call.op):
             return False
         statuses = {row.status for row in self.rows if row.target is not None and row.target.id == call.id}
@@ -328,7 +328,7 @@ class RankVerdict:
         )
 
     def _of_pair(self, pair: Pair) -> None:
-        """Add the rows of a pair of Python calls, modules or nodes: what their outputs are."""
+        """Add the rows of the outputs of a pair of Python calls, modules or nodes."""
         target, baseline = self._found.sides
         theirs = dict(pair.baseline.output_values())
         for slot, value in pair.target.output_values():
@@ -367,7 +367,7 @@ class RankVerdict:
                     self.findings.append(Finding("op", row, text, "", (self.in_target_order(call), 1)))
 
     def _spread(self) -> None:
-        """Mark in the rows what the results of wrong kernels make different."""
+        """Mark the rows that are different because of wrong kernels."""
         wrong: tuple[set[int], set[int]] = set(), set()
         for finding in self.findings:
             row = finding.row
@@ -386,7 +386,7 @@ class RankVerdict:
         return found
 
     def in_target_order(self, call: Call) -> int:
-        """Return the id of the target's call at which one of the baseline's stands."""
+        """Return the id of the target's call at which a baseline's call stands."""
         return next((t for b, t in self._order if b >= call.id), self._order[-1][1] if self._order else call.id)
 
     @cached_property
@@ -396,7 +396,7 @@ class RankVerdict:
     # -- precision ---------------------------------------------------------------------------------------------------
 
     def _is_far_apart(self) -> bool:
-        """Return True if two recorded ends are so far apart that one may be far from what both of them mean."""
+        """Return True if two recorded ends are so far apart that one may be far from the exact value of both."""
         theirs = {end.number: end for end in self._found.ends[1]}
         for end in self._found.ends[0]:
             other = theirs.get(end.number)
@@ -442,7 +442,7 @@ class RankVerdict:
 
 
 def _compared(cause: Cause) -> tuple[str, tuple[Value, Value]] | None:
-    """Return a slot that both calls of a cause have, and its values; None where another slot of each counts."""
+    """Return a slot of both calls of a cause, and its values; None if the cause has another slot in each."""
     if cause.target is None or cause.baseline is None or cause.takes_another:
         return None
     ours, theirs = dict(cause.target.all_values()), dict(cause.baseline.all_values())
@@ -468,7 +468,7 @@ def counts_of(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def counted(rows: Sequence[Row], hows: Mapping[How, int], paired: dict[str, str]) -> dict[str, Any]:
-    """Return the same of how many pairs were found in which way, and of the names of the calls in them."""
+    """Return the same for the number of pairs found in each way, and for the names of their calls."""
     levels = Counter(row.closeness.level for row in rows if row.closeness is not None)
     return {
         "level": next((level for level in _LEVELS if levels[level]), "none"),

@@ -1,4 +1,4 @@
-"""How far a wrong result spreads: what is computed of it is the same function, and holds other numbers all the same."""
+"""How far a wrong result spreads: what is computed from it is the same function, but has other numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spread:
                 self._reached.add(call.id)
 
     def reaches(self, place: Place | None, slot: str) -> bool:
-        """Return True if a result of a call, of any kind, was computed of a wrong one."""
+        """Return True if a result of a call, of any kind, was computed from a wrong one."""
         if place is None or not self._reached:
             return False
         if place.kind == "aten":
@@ -41,7 +41,7 @@ class Spread:
 
 
 def spread(rows: Sequence[Row], sides: tuple[Spread, Spread]) -> list[Row]:
-    """Return rows in which what wrong results reach is different, where it is further apart than rounding explains."""
+    """Return the rows, with those as different that a wrong result reaches and rounding does not explain."""
     return [
         replace(row, status="different")
         if row.status == "within"

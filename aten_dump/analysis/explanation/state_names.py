@@ -2,10 +2,10 @@
 otherwise.
 
 Theory of operation
-    A recording knows tensors, and the calls that read them. What requires a gradient is a parameter; what the optimizer
-    alone reads is its state, and belongs to the parameter whose gradient goes into the same call; what the forward
-    writes in place is a buffer of the module that does so; what a module is called with, or what no module reads, is
-    data. A run that was resumed without one of them begins otherwise, and that is said by name.
+    A recording has tensors and the calls that read them. What requires a gradient is a parameter. What only the
+    optimizer reads is its state, of the parameter whose gradient the same call reads. What the forward writes in place
+    is a buffer of the module that writes it. What a module is called with, or no module reads, is data. If a run was
+    resumed without one of these, it begins with other contents, and the name is reported.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..signatures.signature import sign_value
 
 Group: TypeAlias = Literal["parameters", "buffers", "optimizer state", "gradient scaler", "data"]
 _ORDER: Final[tuple[Group, ...]] = ("parameters", "buffers", "optimizer state", "gradient scaler", "data")
-# One of these that one side alone reads was not lost: an input that the other does not use, a scale that is made late.
+# One of these that only one side reads was not lost: an input that the other does not use, a scale that is made late.
 _ON_ONE_SIDE: Final = ("buffers", "gradient scaler", "data")
 _SCALES: Final = "_amp_update_scale_"
-_MOMENTS: Final = {"addcmul_": "exp_avg_sq", "lerp_": "exp_avg"}  # by what torch's optimizers write them with
+_MOMENTS: Final = {"addcmul_": "exp_avg_sq", "lerp_": "exp_avg"}  # op with which torch's optimizers write it
 _FOREACH: Final = "_foreach_"
 _MOST: Final = 4
 
 
 class StateName(NamedTuple):
-    """What memory is called, and what kind of it that is."""
+    """The name of memory, and its kind."""
 
     group: Group
     name: str
@@ -74,7 +74,7 @@ class StateNames:
         return f"{role} of {owner}" if owner else f"{role} {list(value.shape)}"
 
     def _beside(self, call: Call, slot: str) -> str:
-        """Return the parameter that a call reads beside a slot, itself or its gradient; of lists that of one place."""
+        """Return the parameter that a call reads, or whose gradient it reads, beside a slot; in lists, at its index."""
         place = slot.split(".")[2:]
         for other, value in self._flow.reads(call):
             name = self._parameters.get(value.record.place) or self._gradients.get(value.record.place)
@@ -113,7 +113,7 @@ def _is_of_scaler(call: Call) -> bool:
 
 
 def _argument(call: Call, slot: str) -> str:
-    """Return the argument that a slot is, if it says what the memory is: ``running_mean``."""
+    """Return the argument name of a slot if it names the memory: ``running_mean``."""
     place = slot.split(".")[1]
     name = call.arguments[int(place)] if place.isdecimal() and int(place) < len(call.arguments) else ""
     return name if name.startswith("running") else ""
@@ -122,11 +122,11 @@ def _argument(call: Call, slot: str) -> str:
 def begins_otherwise(
     sides: tuple[Evaluation, Evaluation], odd: tuple[Sequence[Value], Sequence[Value]]
 ) -> Iterator[str]:
-    """Yield a sentence about what two steps begin with otherwise; nothing if there is nothing to name.
+    """Yield a sentence about each difference in what two steps begin with, if it can be named.
 
     Args:
         sides: evaluated.
-        odd: what the other side does not have of what each side reads from outside.
+        odd: what each side reads from outside and the other side does not have.
     """
     names = [StateNames(side.flow) for side in sides]
     found = [dict.fromkeys(names[side].of(value) for value in odd[side]) for side in (0, 1)]
@@ -148,7 +148,7 @@ def begins_otherwise(
 
 
 def _draws_otherwise(sides: tuple[Evaluation, Evaluation]) -> bool:
-    """Return True if the first random numbers that both sides draw by the same op are others."""
+    """Return True if the first random numbers that both sides draw by the same op differ."""
     firsts = []
     for side in sides:
         drawn = side.flow.rank.tables.random

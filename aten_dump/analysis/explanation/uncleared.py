@@ -1,4 +1,4 @@
-"""Gradients that one side adds to what was there before the step, as it did not clear them."""
+"""Gradients that one side adds to those of the step before, because it did not clear them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..flow.data_flow import DataFlow
 from ..flow.leaves import ACCUMULATES
 from .left_alone import SIDES
 
-_CLEARS: Final = "zero_grad"  # in what an optimizer has the profiler call itself while it clears
+_CLEARS: Final = "zero_grad"  # the profiler's name for an optimizer that clears gradients
 _RANGE: Final = "profiler::_record_function_enter"
 
 
@@ -21,15 +21,15 @@ _RANGE: Final = "profiler::_record_function_enter"
 class Uncleared:
     """A gradient that was not cleared."""
 
-    target: Call | None  # that adds to it, or clears it; None if the program clears it without its optimizer
-    baseline: Call | None  # that does the other of both
+    target: Call | None  # the call that adds to it, or clears it; None if the program clears it without its optimizer
+    baseline: Call | None  # the call that does the other of these
     text: str
 
 
 def uncleared(
     sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]], odd: tuple[Sequence[End], ...]
 ) -> Uncleared | None:
-    """Return the first gradient that one side alone adds to an older one, if both sides computed the same for it."""
+    """Return the first gradient that only one side adds to an older one, if both sides computed the same gradient."""
     for side in (0, 1):
         flow, other = sides[side].flow, sides[1 - side].flow
         theirs = {end.name: end for end in ends[1 - side] if end.is_named}
@@ -53,7 +53,7 @@ def uncleared(
 
 
 def _added(flow: DataFlow, end: End) -> tuple[Call, Value] | None:
-    """Return the call that added a gradient to what was there before the step, and the gradient that it added."""
+    """Return the call that added a gradient to one of the step before, and the gradient that it added."""
     writer = flow.writer(end.value)
     call = None if writer is None or not end.is_named else writer[0]
     if call is None or call.parent is None or not call.parent.op.endswith(ACCUMULATES):

@@ -1,4 +1,4 @@
-"""A parameter that one side reads and the other does not: a bias that was left out, while it is still zero."""
+"""A parameter that only one side reads: a bias that was left out, but is still zero."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..evaluation.evaluation import Evaluation
 
 
 def unread(sides: tuple[Evaluation, Evaluation], side: int, value: Value) -> tuple[Call | None, Call] | None:
-    """Return the call of a side that goes without a source, if it has one, and the call of the other that reads it.
+    """Return the call that does not read a source, if the side has it, and the other side's call that reads it.
 
     Args:
         sides: evaluated.
-        side: that may not read it.
-        value: a source of the other side; others may hold the same (zeros).
+        side: the side that may not read it.
+        value: a source of the other side; other sources may hold the same elements (zeros).
 
     Returns:
-        None if the side reads as often what holds the same.
+        None if the side reads sources with the same elements as often.
     """
     there = sides[1 - side]
     number = there.numbers.get(value.id)
@@ -46,7 +46,7 @@ def _readers(evaluation: Evaluation, value: Value) -> Iterator[Call]:
 
 
 def _reads(evaluation: Evaluation, number: int) -> int:
-    """Return how often calls of the forward read sources of a number; what is written in place is changed, not read."""
+    """Return how often calls of the forward read sources of a number, except to write them in place."""
     found = 0
     for call in evaluation.flow.calls():
         if call.phase == "forward":

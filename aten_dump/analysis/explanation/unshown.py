@@ -1,7 +1,7 @@
-"""Calls that both sides give other numbers, where nothing that the step ends with shows it.
+"""Calls that get different numbers on both sides, although no end of the step shows it.
 
-A temperature shows in the words that are drawn only if one of them is another. The ends are the same then, and yet the
-programs do not compute the same.
+Another temperature shows only if another word is drawn. Otherwise the ends are equal, although the programs do not
+compute the same.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..flow.argument_differences import argument_differences
 
-_MOST: Final = 3  # lines that are named
+_MOST: Final = 3  # most lines to name
 
 
 def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Return in a sentence for each line which calls are given the same tensors and other numbers.
+    """Return a sentence for each line with calls that get the same tensors and different numbers.
 
-    What they make the other side does not have, or else it would be the same.
+    The other side does not have their results: otherwise they would be the same.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for pair in pairs:
@@ -36,7 +36,7 @@ def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tupl
 
 
 def _differences(sides: tuple[Evaluation, Evaluation], pair: Pair) -> str:
-    """Return in which numbers two calls differ that are given the same tensors; "" if in none."""
+    """Return the numbers in which two calls with the same tensors differ, or ""."""
     calls = pair.target, pair.baseline
     if calls[0].op != calls[1].op or not all(_makes_odd(sides, side, calls[side]) for side in (0, 1)):
         return ""

@@ -1,4 +1,4 @@
-"""Memory that one side reads before anything was written to it, and the other side after."""
+"""Memory that one side reads before anything writes to it, and the other side after."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXTS = (
 
 
 def unwritten(sides: tuple[Evaluation, Evaluation], cones: tuple[Cone, Cone]) -> tuple[Call, Call, str, str] | None:
-    """Return the first calls of both sides of which one alone reads what nothing wrote, a sentence and the slot."""
+    """Return the first calls of both sides of which only one reads unwritten memory, a sentence and the slot."""
     for side in (0, 1):
         for _, call in sorted(cones[side].calls.items()):
             slot = next((slot for slot, value in sides[side].flow.reads(call) if sides[side].depends(value)), None)
@@ -27,7 +27,7 @@ def unwritten(sides: tuple[Evaluation, Evaluation], cones: tuple[Cone, Cone]) ->
 
 
 def _is_given_more(sides: tuple[Evaluation, Evaluation], side: int, calls: tuple[Call, Call], slot: str) -> bool:
-    """Return True if a call of the other side reads the same, but for a slot, in which it reads what was written."""
+    """Return True if the other side's call reads the same, except in a slot, where it reads written memory."""
     ours, theirs = dict(sides[side].flow.reads(calls[0])), dict(sides[1 - side].flow.reads(calls[1]))
     if ours.keys() != theirs.keys() or sides[1 - side].depends(theirs[slot]):
         return False

@@ -1,10 +1,11 @@
 """Finds tensors as blocks of larger ones, without making the blocks.
 
 Theory of operation
-    Of each tensor the sums over its last dimension are kept, weighted by ``exp(i * theta * k)`` for two angles, and the
-    sums of squares. A block of it has the rows' sums, each turned by where the row lies in the block: so the
-    projections of any block come from the sums kept, and a block is known by its norm and these. A block that is
-    smaller in several dimensions (a row of a batch without its padding) is looked for by its largest row.
+    For each tensor two kinds of sums over the last dimension are kept: of the elements, weighted by ``exp(i * theta *
+    k)`` for two angles, and of their squares. The projection of a block is the sum of its rows' sums, each rotated by
+    the row's position in the block. So the kept sums give the projections and the norm of any block, and these identify
+    it. A block that is smaller in several dimensions (a row of a batch without its padding) is looked for by its
+    largest row.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _MOST_DIMENSIONS: Final = 5
 _MOST_ELEMENTS: Final = 1 << 22
 _MOST_ROWS: Final = 1 << 18  # of each some 40 bytes are kept
 _SMALLEST: Final = 1e-12
-_CANCELLED: Final = 1e-7  # relative to a tensor: what the norms of its blocks, as differences of sums, may be off
+_CANCELLED: Final = 1e-7  # relative to a tensor: error of the norms of its blocks, which are differences of sums
 _MOST_ROWS_SOUGHT: Final = 1 << 11  # that are looked for one by one, and among which
-_MOST_HITS: Final = 256  # blocks of one norm that are looked at: zeros and padding repeat
-_SPREAD: Final = 10.0  # times the norm's tolerance: what a projection may be off
+_MOST_HITS: Final = 256  # most blocks of one norm to look at: zeros and padding repeat
+_SPREAD: Final = 10.0  # times the norm's tolerance: error of a projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Block:
     start: int
     length: int
     size: int  # of the larger one, in that dimension
-    within: Block | None = None  # the larger one is a block itself, of a tensor that is larger still
-    is_turned: bool = False  # the tensor lies there with its last two dimensions in each other's place
+    within: Block | None = None  # set if the larger tensor is itself a block of another
+    is_turned: bool = False  # the tensor lies there with its last two dimensions exchanged
 
     def __str__(self) -> str:
         """Return where it lies, in words."""
@@ -52,7 +53,7 @@ class Block:
         return f"{where} of {self.size} along dimension {self.dim}{more}"
 
     def start_along(self, dim: int) -> int:
-        """Return where it begins in a dimension of the largest one."""
+        """Return its start in a dimension of the largest tensor."""
         inner = 0 if self.within is None else self.within.start_along(dim)
         return inner + (self.start if self.dim == dim else 0)
 
@@ -66,7 +67,7 @@ class Block:
         self.of(whole).copy_(part.transpose(-1, -2) if self.is_turned else part)
 
     def of(self, whole: torch.Tensor, ahead: int = 0) -> torch.Tensor:
-        """Return a view of the block of a tensor that has so many more dimensions ahead."""
+        """Return a view of the block in a tensor with additional leading dimensions."""
         larger = whole if self.within is None else self.within.of(whole, ahead)
         return larger.narrow(self.dim + ahead, self.start, self.length)
 
@@ -85,7 +86,7 @@ class Where(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A value of one side that parts of the other side cover."""
+    """A value of one side that is covered by parts of the other side."""
 
     side: int
     whole: Value
@@ -98,9 +99,9 @@ class Rows:
     __slots__ = ("is_floating", "last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Read a tensor, [..., last]; of one dimension, or of integers, each element is a row.
+        """Read a tensor, [..., last]. If it has one dimension or is of integers, each element is a row.
 
-        Of integers that are the same for all samples, those of one count: positions, and masks.
+        Of integers that are equal for all samples, such as positions and masks, only one sample counts.
         """
         found = tensor.detach().to("cpu", torch.float64)
         if tensor.dim() > 1 and not tensor.is_floating_point() and bool((found == found[:1]).all()):
@@ -117,7 +118,7 @@ class Rows:
         self.norm = math.sqrt(float(self.squares.sum()))
 
     def scaled(self, factor: float) -> Rows:
-        """Return what would be kept of a multiple of the tensor."""
+        """Return the rows of a multiple of the tensor."""
         found: Rows = object.__new__(Rows)
         found.shape, found.last, found.norm = self.shape, self.last, self.norm * abs(factor)
         found.is_floating = self.is_floating
@@ -125,7 +126,7 @@ class Rows:
         return found
 
     def narrowed(self, dim: int, start: int, length: int) -> Rows:
-        """Return what would be kept of a block along a dimension other than the last."""
+        """Return the rows of a block along a dimension other than the last."""
         found: Rows = object.__new__(Rows)
         found.shape, found.last = (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.last
         found.is_floating = self.is_floating
@@ -134,7 +135,7 @@ class Rows:
         return found
 
     def rows(self) -> torch.Tensor:
-        """Return what is kept of each row that is not zero, float[rows, numbers]: its norm and projections."""
+        """Return norm and projections of each row that is not zero, float[rows, numbers]."""
         norms = self.squares.flatten().sqrt()
         sums = torch.view_as_real(self.sums.flatten(1)).permute(1, 0, 2).flatten(1)
         return torch.cat((norms.unsqueeze(-1), sums), -1)[norms > 0]
@@ -150,19 +151,19 @@ class Rows:
         return (ends[length:] - ends[:-length]).clamp(min=0).sqrt()
 
     def is_padded(self, block: Block) -> bool:
-        """Return True if one number stands everywhere outside a block of this tensor: zeros, or what masks."""
+        """Return True if everything outside a block of this tensor is one number: zero, or that of a mask."""
         inside = torch.zeros(self.squares.shape, dtype=torch.bool)
         block.of(inside).fill_(True)
         squares, sums = self.squares[~inside], self.sums[:, ~inside]
         ones = torch.tensor([_ones(angle, self.last) for angle in _ANGLES], dtype=sums.dtype)
-        number = (sums[0] / ones[0]).real.flatten()[:1]  # of the first row outside, were it one number
+        number = (sums[0] / ones[0]).real.flatten()[:1]  # of the first row outside, if that were one number
         is_one = (sums - number * ones[:, None]).abs() <= TOLERANCE * (number.abs() * self.last + _SMALLEST)
         is_of_norm = (squares - number**2 * self.last).abs() <= TOLERANCE * (number**2 * self.last + _SMALLEST)
-        is_many = squares.numel() * self.last > 1  # of one element nothing is known
+        is_many = squares.numel() * self.last > 1  # one element proves nothing
         return bool(is_one.all() and is_of_norm.all()) and (is_many or not bool(squares.any()))
 
     def like_largest_row(self, part: Rows, dims: Sequence[int], allowed: float) -> Iterator[Block]:
-        """Yield the blocks of the shape of a part in which its largest row is where it is in the part."""
+        """Yield the blocks with a part's shape whose row at the place of the part's largest row is equal to that."""
         place = int(part.squares.argmax())
         at = [int(one) for one in torch.unravel_index(torch.tensor(place), part.squares.shape)]
         row = float(part.squares.flatten()[place]) ** 0.5
@@ -178,37 +179,37 @@ class Rows:
                     yield block
 
     def has(self, wanted: Sequence[complex], allowed: float, block: Block) -> bool:
-        """Return True if a block of this tensor has these projections, but for so much."""
+        """Return True if a block of this tensor has these projections, within a tolerance."""
         found = _projections(block.of(self.sums, 1), self.last)
         return all(abs(one - other) <= allowed for one, other in zip(found, wanted, strict=True))
 
 
 @lru_cache(maxsize=1 << 14)
 def dimensions_of(part: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions in which a shape is smaller; none if it is no block's."""
+    """Return the dimensions in which a shape is smaller; none if it cannot be a block's."""
     if len(part) != len(whole) or any(one > other for one, other in zip(part, whole, strict=True)):
         return ()
     return tuple(dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one < other)
 
 
 def dimension_of(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
-    """Return the dimension in which a shape is smaller, all others being the same; None: it is no block's."""
+    """Return the only dimension in which a shape is smaller; None if it cannot be a block's."""
     differ = dimensions_of(part, whole)
     return differ[0] if len(differ) == 1 else None
 
 
 class Blocks:
-    """Some tensors, to be asked for blocks that are equal to others."""
+    """Tensors in which equal blocks can be looked up."""
 
     def __init__(self, wholes: Mapping[int, Rows]) -> None:
         """Take tensors by the ids of their values."""
         self._wholes = wholes
         self._by_shape: dict[tuple[int, ...], _Windows] = {}
         self._row_norms: dict[int, tuple[torch.Tensor, torch.Tensor, list[int], float]] = {}  # of a last dimension
-        self._rows: dict[int, torch.Tensor] = {}  # of those in which rows were looked for
+        self._rows: dict[int, torch.Tensor] = {}  # of the tensors in which rows were looked for
 
     def find(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
-        """Return the id of each tensor that has a block of the same contents, and where it lies.
+        """Return the id of each tensor that contains a part as a block, and the block.
 
         Args:
             part: the tensor.
@@ -218,7 +219,7 @@ class Blocks:
             return []
         windows = self._of_shape(part.shape)
         allowed = 2 * TOLERANCE * part.norm + noise + _SMALLEST
-        if noise > part.norm * TOLERANCE:  # beside what is larger, the norms of such blocks have no digits
+        if noise > part.norm * TOLERANCE:  # the norms of such small blocks have no correct digits
             allowed += _CANCELLED * max((whole.norm for whole in self._wholes.values()), default=0.0)
         edges = torch.tensor([part.norm - allowed, part.norm + allowed], dtype=torch.float64)
         first, past = torch.searchsorted(windows.norms, edges).tolist()
@@ -232,7 +233,7 @@ class Blocks:
         return found
 
     def find_smaller(self, part: Rows, noise: float = 0.0) -> list[tuple[int, Block]]:
-        """Return where a tensor lies in others that are larger in several dimensions, but not in the last."""
+        """Return the blocks equal to a tensor in others that are larger in several dimensions, but not in the last."""
         found, wanted = [], part.projections() if part.norm else []
         for number in self._with_largest_row(part, TOLERANCE * part.norm + noise) if part.norm else ():
             whole = self._wholes[number]
@@ -244,9 +245,9 @@ class Blocks:
         return found
 
     def with_all_rows(self, part: Rows, noise: float = 0.0) -> Iterator[int]:
-        """Yield the ids of the tensors that have each row of a tensor of floats somewhere, and as often.
+        """Yield the ids of the tensors that contain each row of a tensor of floats at least as often.
 
-        A row that is taken twice, where it is there once, is another one's place: a stale page of a cache.
+        A row that is read twice but occurs once is wrong, as a stale page of a cache is.
 
         Args:
             part: the tensor.
@@ -267,7 +268,7 @@ class Blocks:
                     yield number
 
     def _with_largest_row(self, part: Rows, allowed: float) -> list[int]:
-        """Return the ids of the tensors that have a row of the norm of a part's largest one, in the order given."""
+        """Return the ids of the tensors that have a row with the norm of a part's largest row, in the given order."""
         if part.last not in self._row_norms:
             wholes = [(number, whole) for number, whole in self._wholes.items() if whole.last == part.last]
             norms = [whole.squares.flatten().sqrt() for _, whole in wholes]
@@ -281,7 +282,7 @@ class Blocks:
         return [numbers[place] for place in of[first:past].unique().tolist()]
 
     def may_have_slices(self, part: Rows, dim: int) -> bool:
-        """Return True if for each slice along a dimension there is a block of its norm."""
+        """Return True if each slice along a dimension has a block of the same norm."""
         norms = part.norms(dim, 1)
         norms = norms[norms > 0]
         known = self._of_shape((*part.shape[:dim], 1, *part.shape[dim + 1 :])).norms
@@ -319,7 +320,7 @@ class _Windows(NamedTuple):
 
 
 def _times(rows: torch.Tensor, among: torch.Tensor, allowed: float) -> torch.Tensor:
-    """Return how often each row is there among others, int64[rows]."""
+    """Return how often each row occurs among others, int64[rows]."""
     return (torch.cdist(rows, among) <= allowed).sum(1)
 
 
@@ -333,7 +334,7 @@ def _has_rows_of_one(tensor: torch.Tensor) -> bool:
 
 
 def can_be_block(tensor: torch.Tensor) -> bool:
-    """Return True if a tensor can be looked for, or in, and what is kept of it is not too much."""
+    """Return True if a tensor can be searched, or searched for, and its sums are not too many."""
     rows = tensor.numel() if _has_rows_of_one(tensor) else math.prod(tensor.shape[:-1])
     return (
         tensor.layout is torch.strided

@@ -1,14 +1,14 @@
-"""Values that the other side has laid out otherwise: its rows in another order, or what sums to its own.
+"""Finds values that the other side has in another layout: with rows in another order, or as terms of a sum.
 
 Theory of operation
-    Where ends differ, the walk back from them should not blame what merely lays out the work. A value that one side
-    makes several times, once for each part of the batch, stands for one of the other side if it adds up to that (the
-    share of a loss, the gradient of a weight), or if together they hold its elements: as many, with the same norm. No
-    verdict rests on it: nothing is looked at but what counts as a counterpart while the cause is looked for.
-    What is made at one line of a module is looked at as made of k rounds, for each k that divides how often it is made.
-    Elements in another order, and rows that are picked, are only taken for a layout where at least two values were
-    brought into it. Of one alone (labels that were turned) the call that did it is the cause. Rows also count where a
-    side begins with rows of what the other begins with, as documents that are packed do.
+    If ends differ, the walk back from them should not blame calls that only arrange the work. One side may make a value
+    several times, once for each part of the batch. These values stand for one of the other side if they add up to it
+    (shares of a loss, gradients of a weight), or if together they hold its elements: the same count and norm. This
+    decides only what counts as a counterpart in the search for the cause, never a verdict.
+    Values made at one line of a module are split into k rounds, for each k that divides their number. Elements in
+    another order, and picked rows, count as a layout only if at least two values have it: if only one has (permuted
+    labels), the call that did it is the cause. Rows also count if a side begins with rows of the other side's sources,
+    as with packed documents.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MOVES: Final = frozenset(
 _SLICES: Final = frozenset(
     f"aten::{name}" for name in ("slice", "split", "split_with_sizes", "narrow", "select", "unbind", "tensor_split")
 )
-_LEAST_MOVED: Final = 2  # values brought into another order, from which on that is a layout
-_MOST_LIKE: Final = 64  # values made at one line in one round
-_SPREAD: Final = 10.0  # times the tolerance of a norm: what a projection may be off
+_LEAST_MOVED: Final = 2  # least number of values in another order that make a layout
+_MOST_LIKE: Final = 64  # most values made at one line in one round
+_SPREAD: Final = 10.0  # times the tolerance of a norm: error of a projection
 
 Sides = tuple[Evaluation, Evaluation]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A result of a call, with what is known of it."""
+    """A result of a call, with its number and signature."""
 
     call: Call
     number: int
@@ -48,19 +48,19 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What the other side's value is the sum of, or the mean."""
+    """A term of a sum, or of a mean, that the other side has."""
 
-    of: int  # the number of the other side's
-    count: int  # of all terms
+    of: int  # the number of the other side's value
+    count: int  # number of all terms
     is_mean: bool
 
 
 class LaidOut:
-    """Finds what the other side has laid out otherwise, and lets each side have its numbers.
+    """Finds values in another layout, and lets each side have the numbers of the other side's.
 
     Attributes:
-        is_in_other_order: one side's rows are in another order than the other's.
-        terms: of either side, by number.
+        is_in_other_order: True if one side's rows are in another order than the other's.
+        terms: the terms of each side, by number.
     """
 
     def __init__(self, sides: Sides, wrong: Collection[int], parts: PartsFound | None) -> None:
@@ -68,11 +68,11 @@ class LaidOut:
 
         Args:
             sides: evaluated.
-            wrong: numbers of ends that differ: they stand for nothing.
-            parts: where parts of the other side's values were looked for, if they were.
+            wrong: numbers of ends that differ, which stand for nothing.
+            parts: the parts of the other side's values, if they were looked for.
         """
         self._sides = sides
-        self._found: tuple[set[int], set[int]] = (set(), set())  # numbers of each side that the other has
+        self._found: tuple[set[int], set[int]] = (set(), set())  # numbers of each side that the other side has
         self.terms: tuple[dict[int, Term], dict[int, Term]] = ({}, {})
         moved = self._taken_by(0, _MOVES), self._taken_by(1, _MOVES)
         self.is_in_other_order = any(len(some) >= _LEAST_MOVED for some in moved)
@@ -96,7 +96,7 @@ class LaidOut:
         return number is not None and number not in self._sides[1 - side].holders
 
     def _taken_by(self, side: int, ops: Collection[str]) -> dict[int, set[int]]:
-        """Return the values that a side takes all elements of by some ops: numbers of results, by number."""
+        """Return the values of which some ops read all elements, as the numbers of their results, by number."""
         evaluation = self._sides[side]
         taken: dict[int, list[_Made]] = defaultdict(list)
         for call in evaluation.flow.calls():
@@ -135,7 +135,7 @@ class LaidOut:
         return found
 
     def _compare(self, side: int, one: _Made, parts: Sequence[_Made]) -> None:
-        """Let both sides have the numbers of a value and of those that it consists of."""
+        """Let both sides have the numbers of a value and of its parts."""
         if not (self._is_odd(side, one.number) or any(self._is_odd(1 - side, part.number) for part in parts)):
             return
         signatures = [part.signature for part in parts]
@@ -150,14 +150,14 @@ class LaidOut:
             self._found[1 - side].update(part.number for part in parts)
 
     def _reads_met(self, side: int, made: _Made) -> bool:
-        """Return True if a call reads nothing but what the other side has, maybe laid out otherwise."""
+        """Return True if the other side has all that a call reads, perhaps in another layout."""
         evaluation = self._sides[side]
         numbers = (evaluation.numbers.get(value.id) for _, value in evaluation.flow.reads(made.call))
         return all(not self._is_odd(side, number) or number in self._found[side] for number in numbers)
 
 
 def _alike(made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]) -> Iterator[tuple[int, _Made, list[_Made]]]:
-    """Yield what the target makes, and what the baseline makes at the same place: in a module or at a line, the nth."""
+    """Yield each result of the target with the baseline's at the same place: the nth in a module or at a line."""
     places: tuple[Callable[[_Made], Hashable], ...] = (lambda one: one.call.module, lambda one: one.call.where)
     for slot in (one for one in made[0] if one in made[1]):
         for place in places:
@@ -170,7 +170,7 @@ def _alike(made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]) -> Itera
 def _in_rounds(
     side: int, made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]
 ) -> Iterator[tuple[int, _Made, list[_Made]]]:
-    """Yield what a side makes, with what the other side makes of the same op at one line, once in each round."""
+    """Yield each result of a side with those of the other side's same op at one line, one of each round."""
     for slot in (one for one in made[0] if one in made[1]):
         wholes: dict[tuple[str, int], list[list[_Made]]] = defaultdict(list)  # by module and number in a round
         for (module, _), ones in _by_line(made[side][slot]).items():
@@ -202,7 +202,7 @@ def _adds_up(parts: Sequence[Signature], whole: Signature, times: int) -> bool:
 
 
 def may_hold(parts: Sequence[Signature], whole: Signature) -> bool:
-    """Return True if tensors may hold the elements of another: as many, with the same norm, not in the same order."""
+    """Return True if tensors may hold the elements of another in another order: the count and norm are equal."""
     if sum(part.numel for part in parts) != whole.numel or sum(part.nonfinite for part in parts) != whole.nonfinite:
         return False
     norm = sum(part.norm**2 for part in parts) ** 0.5

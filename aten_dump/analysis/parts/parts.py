@@ -1,10 +1,10 @@
-"""Which values of one side are parts of the other side's: then they have their counterpart in these.
+"""Finds values of one side that are parts of the other side's, and so have their counterpart there.
 
 Theory of operation
-    Both sides are evaluated once more, and each value without a counterpart of its own size is looked for among the
-    blocks of the other side's. Of a value that is found the other side has the number from then on. Of a value that was
-    found in, the side of the parts has the number if the parts cover it (micro-batches, a prefill and its decoded
-    positions), or if it is an output of which that side gives a part (one row of a batch, the last positions).
+    Both sides are evaluated again, and each value without a counterpart of its own size is looked for among the blocks
+    of the other side's values. If it is found, the other side has its number from then on. The side of the parts has
+    the number of the whole if the parts cover it (micro-batches, a prefill and its decoded positions), or if the whole
+    is an output of which that side returns a part (one row of a batch, the last positions).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ InRows = tuple[set[int], set[int]]
 def may_be_in_parts(
     ends: tuple[Sequence[End], Sequence[End]], sources: tuple[Sequence[Value], Sequence[Value]]
 ) -> bool:
-    """Return True if one side may do in parts what the other does at once: by its losses, outputs or odd sources."""
+    """Return True if losses, outputs or odd sources suggest that one side does in parts what the other does at once."""
     losses = [sum(end.kind == "loss" for end in side) for side in ends]
     if losses[0] != losses[1]:
         return True
@@ -45,7 +45,7 @@ def may_be_in_parts(
 
 
 def are_of_other_shapes(sides: Sides) -> bool:
-    """Return True if both sides make values of other shapes at one line, or an op's first ones that have no like."""
+    """Return True if the shapes of both sides' values differ at one line, or for the first unpaired values of an op."""
     made: list[dict[ProgramPlace, set[tuple[int, ...]]]] = []
     first: list[dict[str, tuple[int, ...]]] = []
     for side, other in zip(sides, sides[::-1], strict=True):
@@ -68,25 +68,22 @@ def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 class PartsFound:
     """Finds the parts, and lets both sides have their numbers.
 
-    It has more than twenty methods: what is looked for, and who then has which numbers, rest on the same rows.
+    It has more than twenty methods, because finding parts and giving numbers use the same rows.
     """
 
     def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]], relaid: Sequence[Relaid] = ()) -> None:
-        """Take both sides, of which some ends differ, and their sources with elements in other places."""
+        """Take both sides, whose ends differ, and their sources with elements in other places."""
         self.relaid = RelaidValues(sides, relaid)
         self._sides = sides
         self._ends = ends
         self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
-        self._turned: tuple[dict[int, Rows], dict[int, Rows]] = (
-            {},
-            {},
-        )  # with the last two dimensions in each other's place
+        self._turned: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with the last two dimensions exchanged
         self._wholes: tuple[set[int], set[int]] = (set(), set())  # numbers of those that the other side has
-        self._may_hold: dict[tuple[int, tuple[int, ...]], bool] = {}  # parts of the other side's, by side and shape
+        self._may_hold: dict[tuple[int, tuple[int, ...]], bool] = {}  # shapes of the other side's parts
         self._like: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
-        self._items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with a dimension of one ahead
+        self._items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with a leading dimension of 1
         self._in_batches: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
-        self._stackable: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of one, as an item
+        self._stackable: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of 1, as an item
         self._turned_items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
         self._stacks: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of one
         self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
@@ -98,7 +95,7 @@ class PartsFound:
         self.places: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = ({}, {})  # of either side's parts, by id
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
-        """Look at what a side makes, while it is evaluated once more."""
+        """Look at a value of a side that is evaluated again."""
         self.relaid.watch(side, value, tensor)
         if value.id in self._rows[side] or not can_be_block(tensor):
             if tensor.numel() == 1 and value.id in self._own[side] and tensor.is_floating_point():
@@ -114,9 +111,9 @@ class PartsFound:
                 self._watch_stacked(side, value, tensor.squeeze())
 
     def _watch_stacked(self, side: int, value: Value, tensor: torch.Tensor) -> None:
-        """Look at what the other side may have stacked, or have as an item of what is a stack here.
+        """Look at a value that may be an item of the other side's stack, or a stack of its items.
 
-        Single numbers are searched in ends alone, and only if they are ends: others are often equal by chance.
+        Single numbers are looked for only if they are ends, and only in ends: others are often equal by chance.
         """
         shape = tuple(tensor.shape)
         if shape in self._inner[1 - side]:
@@ -128,14 +125,14 @@ class PartsFound:
             self._stacks[side][value.id] = Rows(tensor)
 
     def _has_like(self, side: int, shape: tuple[int, ...]) -> bool:
-        """Return True if the other side lacks a counterpart of a value of this shape but for the last dimension."""
+        """Return True if the other side has unpaired values of this shape, apart from the last dimension."""
         if shape not in self._like[side]:
             others = (one for one in self._odd_shapes[1 - side] if one[:-1] == shape[:-1])
             self._like[side][shape] = any(one != shape for one in others)
         return self._like[side][shape]
 
     def _is_item(self, side: int, tensor: torch.Tensor) -> bool:
-        """Return True if the other side may have a batch of which a tensor is one item, without its dimension."""
+        """Return True if the other side may have a batch of which a tensor is one item, without the batch dimension."""
         shape = tuple(tensor.shape)
         if shape not in self._in_batches[side]:
             batches = (one for one in self._odd_shapes[1 - side] if len(one) == 1 + len(shape) and one[1:] == shape)
@@ -143,17 +140,17 @@ class PartsFound:
         return self._in_batches[side][shape] and tensor.is_floating_point()
 
     def _shapes_of_odd(self, side: int) -> set[tuple[int, ...]]:
-        """Return the shapes of the values that the other side lacks."""
+        """Return the shapes of the values without a counterpart."""
         evaluation, others = self._sides[side], self._sides[1 - side].holders
         rank = evaluation.flow.rank
         odd = (id for id, number in evaluation.numbers.items() if number not in others)
         return {tuple(rank.value_by_id(id).shape) for id in odd}
 
     def _is_whole(self, side: int, value: Value, shape: tuple[int, ...]) -> bool:
-        """Return True if a value may hold parts, be it that the other side has it put together; once for each number.
+        """Return True if a value may hold parts, even if the other side has it as a whole; once for each number.
 
-        A cache that one side puts together of parts is what the other side makes at once. Of what is there before the
-        step (a table) parts are chosen, and may be the wrong ones.
+        One side may assemble a cache from parts that the other side makes at once. Of what exists before the step (a
+        table) parts are chosen, and may be the wrong ones.
         """
         if self._sides[side].flow.writer(value) is None:
             return False
@@ -169,12 +166,12 @@ class PartsFound:
     def _is_odd(self, side: int, value: Value) -> bool:
         known = self._sides[side].signatures.get(value.id)
         if value.id in self._own[side] or (known is not None and known.noise > known.norm):
-            return True  # what is nothing but rounding may have any number of its size
+            return True  # pure rounding error may have any number of its size
         numbers = self._numbers(side, value)
         return bool(numbers) and not any(number in self._sides[1 - side].holders for number in numbers)
 
     def _numbers(self, side: int, value: Value) -> list[int]:
-        """Return the numbers of a value, and of what it is all of, seen in another shape."""
+        """Return the numbers of a value, and of the value that it shows in another shape."""
         evaluation = self._sides[side]
         found = [evaluation.numbers.get(value.id)]
         writer = evaluation.flow.writer(value)
@@ -183,7 +180,7 @@ class PartsFound:
         return [number for number in found if number is not None]
 
     def meet(self) -> bool:
-        """Let both sides have the numbers of parts that were found; return True if there were some."""
+        """Let both sides have the numbers of the parts found; return True if there are any."""
         covered: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = (defaultdict(list), defaultdict(list))
         parts: list[tuple[int, Value]] = []
         for side, number, found in (
@@ -218,10 +215,10 @@ class PartsFound:
         return bool(parts or self.relaid.met)
 
     def let_wholes_meet(self, pairs: Sequence[Pair]) -> None:
-        """Let a side have what the other makes at the same place and of which it makes a part, as with less padding.
+        """Let a side have the other side's value at the same place if it makes a part of it, as with less padding.
 
-        This is for the cause alone: what lies in the whole beside the part was not compared, and may lead to an end
-        that differs. Where a place is met more often on one side, that side makes several parts: one is not enough.
+        This serves only the search for the cause: the rest of the whole was not compared, and may lead to an end that
+        differs. If a place occurs more often on one side, that side makes several parts, and one is not enough.
         """
         counts = [Counter(place_of(call) for call in side.flow.calls()) for side in self._sides]
         for pair in pairs:
@@ -237,9 +234,9 @@ class PartsFound:
 
     @cached_property
     def in_rows(self) -> InRows:
-        """The numbers of either side's values of which all rows lie somewhere in one value of the other's, and of it.
+        """The numbers of each side's values whose rows all lie in one value of the other side, and of that value.
 
-        A row is what lies along the last dimension. Rows of zeros are padding.
+        A row extends along the last dimension. Rows of zeros are padding.
         """
         found: InRows = (set(), set())
         for side in (0, 1):
@@ -251,7 +248,7 @@ class PartsFound:
         return found
 
     def _with_its_rows(self, side: int, id: int) -> Iterator[int]:
-        """Yield the ids of the other side's values that have all rows of a value that is not a block of one."""
+        """Yield the ids of the other side's values that have all rows of a value, which is not a block of them."""
         rows = self._rows[side].get(id)
         if rows is not None and id not in self.places[side]:
             yield from self._all_rows[1 - side].with_all_rows(rows, self._noise(side, id))
@@ -262,7 +259,7 @@ class PartsFound:
 
     @cached_property
     def is_packed(self) -> bool:
-        """True if a side begins with rows of what the other side begins with, as where documents are packed."""
+        """True if a side begins with rows of the other side's sources, as with packed documents."""
         for side in (0, 1):
             flow, numbers = self._sides[side].flow, self._sides[side].numbers
             known = self._sides[1 - side].holders
@@ -270,7 +267,7 @@ class PartsFound:
                 made = [value for _, value in flow.results(call) if value.is_floating]
                 if made and flow.reads(call) and numbers.get(made[0].id) not in known:
                     read = [numbers.get(value.id) for _, value in flow.reads(call) if value.is_floating]
-                    is_first = all(known.get(number or 0) for number in read)  # the other side has it, and not in parts
+                    is_first = all(known.get(number or 0) for number in read)  # the other side has it as a whole
                     if is_first and any(True for _ in self._with_its_rows(side, made[0].id)):
                         return True
                     break
@@ -283,7 +280,7 @@ class PartsFound:
         *,
         turned: bool = False,
     ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
-        """Yield the side and id of each part, and where in which values it lies."""
+        """Yield the side and id of each part, and its places in values."""
         blocks = Blocks(wholes[0]), Blocks(wholes[1])
         for side in (0, 1):
             for number, part in parts[side].items():
@@ -302,7 +299,7 @@ class PartsFound:
     def _items_of_stacks(
         self, items: tuple[dict[int, Rows], dict[int, Rows]], *, are_turned: bool = False
     ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
-        """Yield the side and id of each item, and of which stacks it is one, dimensions of one aside."""
+        """Yield the side and id of each item, and its places in stacks, ignoring dimensions of 1."""
         stacks = Blocks(self._stacks[0]), Blocks(self._stacks[1])
         for side in (0, 1):
             rank = self._sides[1 - side].flow.rank
@@ -318,13 +315,13 @@ class PartsFound:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which parts of the other side's outputs one side's outputs are, in sentences."""
+        """Sentences on which parts of the other side's outputs one side's outputs are."""
         more = len(self._said) - _MOST_NOTES
         rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
         return (*self._said[:_MOST_NOTES], *rest)
 
     def _is_all_but_padding(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
-        """Return True if one part of a value is all of it but for one number, as rows added to a table are."""
+        """Return True if the rest of a value, outside of one part, is one number, as rows added to a table are."""
         last = len(self._rows[side][number].shape) - 1
         for _, block in seen:
             is_turned = block.dim == last
@@ -334,7 +331,7 @@ class PartsFound:
         return False
 
     def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
-        """Note what covers a value: the step after may begin with it."""
+        """Note what covers a value, as the next step may begin with it."""
         rank = self._sides[1 - side].flow.rank
         self.covered.append(Covered(side, whole, tuple((rank.value_by_id(part), block) for part, block in seen)))
 
@@ -366,12 +363,12 @@ class PartsFound:
 
 
 def _squeezed(shapes: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Return shapes without their dimensions of one."""
+    """Return shapes without dimensions of 1."""
     return {tuple(size for size in shape if size != 1) for shape in shapes}
 
 
 def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with its last two dimensions in each other's place."""
+    """Return a shape with its last two dimensions exchanged."""
     return (*shape[:-2], *shape[-2:][::-1])
 
 

@@ -1,12 +1,12 @@
-"""Tensors from outside that hold the elements of the other side's in other places: permuted, transposed, merged.
+"""Finds sources that hold the other side's elements in other places: permuted, transposed, merged.
 
 Theory of operation
-    A port may keep the weights of a model in another layout: heads permuted for its rotary positions, `[in, out]` for
-    `[out, in]`, queries, keys and values in one tensor. Of two such sources the sorted elements are the same, and
-    sorting both says where each element lies. What is made of them in the same layout (a gradient, a moment of the
-    optimizer, the weight after the step) is then held against the other side's element by element.
-    The values between, such as queries of permuted heads, have their elements in other places too, and nobody knows in
-    which. While a cause is looked for, those count as the other side's of which the sorted elements are the same.
+    A port may store weights in another layout: heads permuted for its rotary positions, `[in, out]` for `[out, in]`,
+    queries, keys and values in one tensor. The sorted elements of two such sources are equal, and sorting both shows
+    where each element lies. What has the same layout (a gradient, a moment of the optimizer, the weight after the step)
+    is then compared with the other side's element by element.
+    Intermediate values, such as queries of permuted heads, have their elements in other places too, which are unknown.
+    In the search for a cause they count as the other side's if their sorted elements are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
 
 _MOST_ELEMENTS: Final = 1 << 26
-_SAME: Final = 1e-9  # relative; of sums that were added up in another order
+_SAME: Final = 1e-9  # relative; for sums in another order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,17 +40,17 @@ class Places:
     indices: torch.Tensor
 
     def take(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that lies in another one."""
+        """Read the tensor from another one."""
         return whole.reshape(-1)[self.indices]
 
     def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Write the tensor to where it lies in another one, which is contiguous."""
+        """Write the tensor to its place in another one, which is contiguous."""
         whole.view(-1)[self.indices] = part
 
 
 @dataclass(frozen=True, slots=True)
 class Relaid:
-    """A source of one side of which the elements lie in sources of the other side."""
+    """A source of one side whose elements lie in sources of the other side."""
 
     side: int
     whole: Value
@@ -81,11 +81,11 @@ class _Source:
 
 
 def relaid_sources(flows: tuple[DataFlow, DataFlow], odd: tuple[Sequence[Value], Sequence[Value]]) -> list[Relaid]:
-    """Return which weights hold elements of the other side's in other places; data in other places are other data.
+    """Return the weights that hold the other side's elements in other places; other places of data are a difference.
 
     Args:
         flows: of both sides.
-        odd: sources of both sides that stand for nothing, in the order in which they are read.
+        odd: sources of both sides that stand for nothing, in the order of their first reads.
     """
     weights = [_weights(flow, values) if all(odd) else [] for flow, values in zip(flows, odd, strict=True)]
     known = [[source for one in some if (source := _source(one)) is not None] for some in weights]
@@ -127,7 +127,7 @@ def _source(value: Value) -> _Source | None:
 
 
 def _runs(whole: _Source, others: Sequence[_Source], at_least: int) -> Iterator[list[_Source]]:
-    """Yield sources, one after the other in the order in which they are read, that sum to what a source does."""
+    """Yield runs of consecutive sources, in the order of their first reads, with the same sum as a source."""
     alike = [one for one in others if len(one.value.shape) == len(whole.value.shape)]
     size = whole.value.numel
     for start in range(len(alike)):
@@ -155,7 +155,7 @@ def _places(whole: _Source, run: Sequence[_Source]) -> tuple[tuple[Value, Places
 
 
 def _sharing(one: Relaid, others: Sequence[Relaid]) -> Relaid:
-    """Return a layout with the indices of one that is the same: all layers of a model have the same."""
+    """Return a layout that shares the indices of an equal one: all layers of a model have the same."""
     like = next((other for other in others if one.is_like(other)), None)
     if like is None:
         return one
@@ -164,14 +164,14 @@ def _sharing(one: Relaid, others: Sequence[Relaid]) -> Relaid:
 
 
 class RelaidValues:
-    """Finds, while both sides are evaluated once more, what is made in the layout of sources that were laid out anew.
+    """Finds, while both sides are evaluated again, values that have the layout of relaid sources.
 
     Attributes:
-        met: of the values of a side that have all elements in values of the other side: their ids, and the places.
+        met: the ids of the values of a side whose elements all lie in values of the other side, and the places.
     """
 
     def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sequence[Relaid]) -> None:
-        """Take both sides, and how their sources lie."""
+        """Take both sides and their relaid sources."""
         self._sides = sides
         self._layouts: list[Relaid] = []
         for one in sources:
@@ -181,7 +181,7 @@ class RelaidValues:
         self.met: dict[tuple[int, Value], list[tuple[int, Places]]] = {}
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
-        """Look at what a side makes."""
+        """Look at a value of a side."""
         if not self._layouts or value.id in self._sorted[side] or not 1 < tensor.numel() <= _MOST_ELEMENTS:
             return
         if not tensor.is_floating_point() or tensor.layout is not torch.strided:
@@ -195,7 +195,7 @@ class RelaidValues:
                     self.met[side, value] = found
 
     def _pieces(self, side: int, value: Value, tensor: torch.Tensor, layout: Relaid) -> list[tuple[int, Places]] | None:
-        """Return the values of the other side in which all elements of one lie, by id; None if there are none."""
+        """Return the other side's values that contain all elements of one, by id; None if there are none."""
         known = self._sides[side].signatures.get(value.id)
         noise = 0.0 if known is None else known.noise
         found = []
@@ -210,7 +210,7 @@ class RelaidValues:
 
     @property
     def in_other_places(self) -> tuple[set[int], set[int]]:
-        """The numbers of either side's values of which the other side has all elements, somewhere in one value."""
+        """The numbers of each side's values whose elements all lie in one value of the other side."""
         numbering = Numbering()
         groups = [{id: numbering.number(one) for id, one in some.items()} for some in self._sorted]
         both = set(groups[0].values()) & set(groups[1].values())

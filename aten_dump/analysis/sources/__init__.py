@@ -1,5 +1,5 @@
-"""Sources: what no op of a step made, and which of the target's stands for which of the baseline's.
+"""Sources are values that no op of a step made; those of the target are matched with the baseline's.
 
-In: two recorded steps, and what the steps before left. Out: contents for the baseline's sources, and the sources that
-stand for nothing.
+In: two recorded steps, and what the steps before left. Out: contents for the baseline's sources, and the sources
+without a counterpart.
 """

@@ -1,12 +1,12 @@
-"""Distinguishes sources that hold the same by what becomes of them, and gives them contents of their own.
+"""Distinguishes sources with equal contents by what becomes of them, and gives them different contents.
 
 Theory of operation
-    Before the first step moments are zero, and a network and its copy are alike: a program that reads the one for the
-    other makes no difference yet, and is another function all the same. Functions are equal for all contents, so both
-    sides are evaluated once more with such sources moved a little, each by numbers of its own. Which belongs to which
-    is known by what the step leaves there. One side alone may read a copy that the step leaves as it was (a network
-    that is no longer trained): the other side then reads what is trained for it. Where both sides make each end by the
-    same calls of the same sources, they do so for all contents, and nothing is run again.
+    Before the first step moments are zero, and a network and its copy are equal. A program that confuses them makes no
+    difference yet, but is another function. Equal functions agree for all contents, so both sides are evaluated again
+    with such sources moved a little, each by different numbers. Sources of both sides are matched by what the step
+    leaves in them. Only one side may read a copy that the step leaves unchanged (a network that is no longer trained):
+    the other side then reads the trained network instead. If both sides make each end by the same calls from the same
+    sources, they agree for all contents, and nothing is run again.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ..evaluation.plan import Key
 from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import is_same
 
-_MOVED: Final = 0.01  # relative, of zeros absolute: away from zero, as no square can be less
+_MOVED: Final = 0.01  # relative, for zeros absolute; away from zero, as squares are never negative
 
 Contents = dict[int, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Sources that hold the same and are distinguished, by id."""
+    """Sources with equal contents that are distinguished, by id."""
 
     contents: tuple[Contents, Contents]  # of both sides
-    pairs: list[tuple[list[Value], list[Value]]]  # which of both sides belong together
+    pairs: list[tuple[list[Value], list[Value]]]  # which sources of both sides belong together
 
 
 def alike_sources(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[int, torch.Tensor]) -> Apart | None:
-    """Return contents for sources of both sides, if some that hold the same can be distinguished; else None.
+    """Return contents for sources of both sides, if some with equal contents can be distinguished; else None.
 
     Args:
         target: evaluated.
@@ -54,7 +54,7 @@ def alike_sources(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[i
     generator = torch.Generator().manual_seed(11)
     found: tuple[Contents, Contents] = ({}, dict(stand_ins))
     pairs = []
-    has_unseen = target.has_unseen or baseline.has_unseen  # then sources may be what compiled code made
+    has_unseen = target.has_unseen or baseline.has_unseen  # then compiled code may have made some sources
     for number, fates in ours.items():
         others = theirs.get(number, {})
         alone = fates.keys() ^ others.keys()
@@ -81,12 +81,12 @@ def alike_sources(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[i
 def are_made_alike(
     sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]], apart: Apart
 ) -> bool:
-    """Return True if both sides make each end by the same calls of the same sources; False says nothing.
+    """Return True if both sides make each end by the same calls from the same sources; False proves nothing.
 
     Args:
         sides: evaluated, and no end differs.
         ends: of both sides.
-        apart: which sources that hold the same belong together.
+        apart: which sources with equal contents belong together.
     """
     fresh = count()
     made: dict[Key, tuple[int, ...]] = {}
@@ -104,7 +104,7 @@ def are_made_alike(
 
 
 def _traced(evaluation: Evaluation, end: End, numbers: Mapping[int, int]) -> int | None:
-    """Return the number of an end by which calls made it, or None."""
+    """Return a number for the calls that made an end, or None."""
     value = end.value
     if end.buffer is not None and end.buffer.numel != value.numel:
         return None
@@ -114,14 +114,14 @@ def _traced(evaluation: Evaluation, end: End, numbers: Mapping[int, int]) -> int
 
 
 def _follows(evaluation: Evaluation) -> bool:
-    """Return True if all that a step computes follows from its sources: no result was taken as it was recorded."""
+    """Return True if all results of a step were computed from its sources, and none was taken as recorded."""
     rank = evaluation.flow.rank
     calls = (rank.call(number) for number in evaluation.unproven if number not in rank.tables.random)
     return not any(evaluation.flow.results(call) for call in calls)
 
 
 def reads_the_same(evaluation: Evaluation, moved: Evaluation) -> bool:
-    """Return True if the numbers that the program read of tensors are of what did not move with the sources."""
+    """Return True if the tensors from which the program read numbers did not move with the sources."""
     for call in evaluation.flow.calls():
         if isinstance(call.outputs, (int, float)):
             for _, value in evaluation.flow.reads(call):
@@ -132,9 +132,9 @@ def reads_the_same(evaluation: Evaluation, moved: Evaluation) -> bool:
 
 
 def _fates(evaluation: Evaluation) -> dict[int, dict[int | None, list[Value]]]:
-    """Return the sources of each number that have a storage of their own, by the number of what was left there.
+    """Return the sources of each number that have separate storages, by the number of what was left there.
 
-    Those that are left alike cannot be distinguished, and are left out. Views of one memory go together.
+    Sources that are left equal cannot be distinguished, and are omitted. Views of one memory are one.
     """
     storages: dict[int, list[Value]] = defaultdict(list)
     for value in evaluation.sources.values():

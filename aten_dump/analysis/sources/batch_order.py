@@ -1,13 +1,13 @@
-"""The same batch in another order: its rows, and their labels, stand elsewhere.
+"""Finds out if both sides have the same batch in different orders: samples and labels are permuted.
 
 Theory of operation
-    Sources that stand for nothing, and are read in the same role on both sides, may be each other with their rows in
-    another order: one order, the same for all of them. The baseline is then evaluated on the target's rows. Weights
-    whose rows stand in another order are another matter (a port may lay out heads so): they require grad, and orders
-    of their own differ from one another.
+    Sources without a counterpart that are read in the same role on both sides may have the same rows in another order,
+    which is one order for all of them. The baseline is then evaluated on the target's rows. Weights with rows in
+    another order do not count: a port may store heads in this way. They require grad, and their orders differ from one
+    another.
 
-    Where ranks compute with one another's rows, these must stand in one order on all of them. What collectives brought
-    to this rank says so: it is what they brought in the baseline, or that in the order of the batch.
+    If ranks compute with each other's rows, the order must be the same on all of them. The results of collectives show
+    that: they are equal to the baseline's, or equal in the order of the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_NAMED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """How the rows of a batch stand."""
+    """The order of the rows of a batch."""
 
     order: tuple[int, ...]  # the target's row for each of the baseline's
     contents: dict[int, torch.Tensor]  # the target's, by id of the baseline's source
@@ -44,12 +44,12 @@ class BatchOrder:
 
 
 def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrder | None:
-    """Return in which order the baseline's batch stands in the target, or None if that does not explain all sources.
+    """Return the order of the baseline's batch in the target, or None if that does not explain all sources.
 
     Args:
         flows: of both sides.
-        sources: matched. Of those that are paired none may have as many rows, in an order that counts: labels that
-            stand where they did belong to other rows now.
+        sources: matched. No paired source may have as many rows in an order that matters: labels in the old order would
+        now belong to other rows.
     """
     if not sources.baseline or len(sources.baseline) != len(sources.target):
         return None
@@ -80,18 +80,18 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
 
 
 def is_met(flows: tuple[DataFlow, DataFlow], order: BatchOrder) -> bool:
-    """Return True if what collectives brought to this rank fits a batch in another order.
+    """Return True if the results of collectives on this rank fit a batch in another order.
 
-    As recorded it is the same on both sides, as a sum over samples is, or stands in the order of the batch.
+    As recorded they are equal on both sides, as sums over samples are, or equal in the order of the batch.
     """
     brought = [[*_brought(flow)] for flow in flows]
     if len(brought[0]) != len(brought[1]):
-        return True  # other layouts: nothing is known of what meets what
+        return True  # other layouts: the collectives of both sides do not correspond
     return all(_fits(one, other, order.order) for one, other in zip(*brought, strict=True))
 
 
 def _brought(flow: DataFlow) -> Iterator[Value]:
-    """Yield what collectives brought to a rank, in order: of what is waited for, what was there then."""
+    """Yield the results of a rank's collectives in order; of asynchronous ones, as they were after the wait."""
     calls = [call for call in flow.calls() if call.op == WAIT_TENSOR or is_collective(call.op)]
     waited = {value.storage for call in calls if call.op == WAIT_TENSOR for _, value in flow.reads(call)}
     for call in calls:
@@ -101,11 +101,12 @@ def _brought(flow: DataFlow) -> Iterator[Value]:
 
 
 def _fits(ours: Value, theirs: Value, order: Sequence[int]) -> bool:
-    """Return True if one of two values is the other, or that with its rows in an order; if nobody knows, too."""
+    """Return True if two values are equal, or equal with the rows in an order, or if that is unknown."""
     if ours.shape != theirs.shape:
         return False
     try:
-        one, other = (value.tensor().double().nan_to_num(0.0, 0.0, 0.0) for value in (ours, theirs))  # NaN says nothing
+        # NaN proves nothing.
+        one, other = (value.tensor().double().nan_to_num(0.0, 0.0, 0.0) for value in (ours, theirs))
     except UNREADABLE:
         return True
     allowed = math.sqrt(torch.finfo(ours.dtype).eps) * float(other.norm())
@@ -119,7 +120,7 @@ def _fits(ours: Value, theirs: Value, order: Sequence[int]) -> bool:
 
 
 def _order_counts(value: Value, order: Sequence[int]) -> bool:
-    """Return True if the rows of a value are others when they stand in another order."""
+    """Return True if another order changes the rows of a value."""
     try:
         tensor = start_tensors([value])[value.id]
     except UNREADABLE:
@@ -128,7 +129,7 @@ def _order_counts(value: Value, order: Sequence[int]) -> bool:
 
 
 def _order_of(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the row of one tensor for each row of another; None if rows repeat, or one lacks a row."""
+    """Return the row of one tensor for each row of another; None if rows repeat or are missing."""
     rows = [[row.numpy().tobytes() for row in one.contiguous()] for one in (ours, theirs)]
     known = {row: number for number, row in enumerate(rows[0])}
     if len(known) < len(rows[0]) or not all(row in known for row in rows[1]):

@@ -1,10 +1,10 @@
-"""Which source of the target stands for which of the baseline's, so that both sides compute from the same.
+"""Matches the sources of both sides, so that both can be evaluated from the same contents.
 
 Theory of operation
-    A target's source stands for a baseline's if the elements are equal, whatever the dtype; else if the step before
-    left both, and there they were the same; else if one is the other under a cast. Where the step before was wrong, or
-    is not on file, those that are read in the same role stand for each other: then the question is what this step
-    does. The baseline is given the target's contents. A source that stands for nothing keeps its own.
+    A target's source stands for a baseline's if the elements are equal, in any dtype; or if the step before left both,
+    and they were the same there; or if one is a cast of the other. If the step before was wrong, or is not on file,
+    sources that are read in the same role stand for each other, because the question is what this step does. The
+    baseline gets the target's contents. A source without a counterpart keeps its own.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from ..signatures.signature import RECORDED, Signature, is_same, sign_value
 
 How = Literal["equal", "left", "cast", "role"]
 Contents = tuple[Any, ...]
-_DIGITS_BYTES: Final = 4  # of a dtype with digits enough that a rounding is no difference
+_DIGITS_BYTES: Final = 4  # dtypes with enough digits that a rounding is no difference
 _NEAR: Final = 2e-2  # relative L2 that a cast to another floating dtype may move contents
 _LEAST_SHIFTED: Final = 4  # elements
-_NORM_DIGITS: Final = 9  # of a norm, after the point, that the order of its terms does not change
+_NORM_DIGITS: Final = 9  # digits of a norm that do not depend on the order of its terms
 
 
 @dataclass(slots=True)
 class Sources:
-    """How the sources of a step were matched."""
+    """The matched sources of a step."""
 
     stand_ins: dict[int, torch.Tensor] = field(default_factory=dict)  # by id of the baseline's value
     pairs: list[tuple[Value, Value, How]] = field(default_factory=list)
-    target: list[Value] = field(default_factory=list)  # that stand for nothing
+    target: list[Value] = field(default_factory=list)  # without a counterpart
     baseline: list[Value] = field(default_factory=list)
     before: LeftBefore | None = None
-    relaid: list[Relaid] = field(default_factory=list)  # that hold elements of the other side's, in other places
-    are_shifted: bool = False  # one that stands for nothing has the elements of the other side's, as padded on the left
+    relaid: list[Relaid] = field(default_factory=list)  # with the other side's elements in other places
+    are_shifted: bool = False  # an unmatched source has the other side's elements, as with padding on the left
 
     @property
     def were_in_parts(self) -> bool:
-        """True if the step before left on one side what is parts of the other's."""
+        """True if the step before left parts of the other side's values on one side."""
         return self.before is not None and bool(self.before.covered)
 
 
 class Recorded:
-    """The recorded contents of values, as signatures; each is read once."""
+    """The recorded contents of values, as signatures. Each is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], Contents | None] = {}
@@ -70,7 +70,7 @@ class Recorded:
 
 
 class LeftBefore:
-    """What the step before left, on both sides: contents that the step after begins with, by number."""
+    """The contents that the step before left on both sides, by number; the next step begins with them."""
 
     def __init__(self, target: Evaluation, baseline: Evaluation, covered: Sequence[Covered] = ()) -> None:
         self.covered = covered  # values of one side that parts of the other side cover
@@ -80,11 +80,11 @@ class LeftBefore:
 
     @property
     def apart(self) -> float:
-        """How far rounding put numbers apart that both sides read of tensors."""
+        """How far rounding separates the numbers that both sides read from tensors."""
         return self._sides[0].in_python.apart
 
     def numbers(self, side: int, numel: int, contents: Contents) -> set[int]:
-        """Return the numbers of the values of a side that the step before left with some contents."""
+        """Return the numbers of a side's values with some contents that the step before left."""
         key = side, numel
         if key not in self._by_size:
             found: dict[Contents, set[int]] = {}
@@ -97,10 +97,10 @@ class LeftBefore:
         return self._by_size[key].get(contents, set())
 
     def writers(self, target: Value, baseline: Value) -> tuple[Call | None, Call | None] | None:
-        """Return the calls that wrote two values last with which the step after begins, each on its side.
+        """Return the last writers of two values with which the next step begins, each on its side.
 
         Returns:
-            None if the step before did not leave both; no call for what it left as it began.
+            None if the step before did not leave both; no call for a value that it left unchanged.
         """
         left = self._left(0, target), self._left(1, baseline)
         if left[0] is None or left[1] is None:
@@ -109,7 +109,7 @@ class LeftBefore:
         return None if one is None else one[0], None if other is None else other[0]
 
     def _left(self, side: int, value: Value) -> Value | None:
-        """Return the value of the step before that has the contents of one of the step after."""
+        """Return the value of the step before with the contents of a value of the next step."""
         contents, evaluation = self._recorded.contents(value), self._sides[side]
         for one in _last_values(evaluation.flow.rank, value.numel) if contents is not None else ():
             if one.id in evaluation.numbers and self._recorded.contents(one) == contents:
@@ -117,7 +117,7 @@ class LeftBefore:
         return None
 
     def are_left_alike(self, target: Value, baseline: Value) -> bool:
-        """Return True if the same op wrote two values of the step before last."""
+        """Return True if the same op was the last to write two values of the step before."""
         writers = [side.flow.writer(value) for side, value in zip(self._sides, (target, baseline), strict=True)]
         ops = [None if writer is None else writer[0].op for writer in writers]
         return ops[0] is not None and ops[0] == ops[1]
@@ -128,12 +128,12 @@ class LeftBefore:
         own = (value for value in values if value.producer is not None and not value.from_outside)
         if any(self._recorded.contents(value) == contents for value in own):
             return True
-        near = Signature(*contents)._replace(noise=RECORDED * contents[1])  # float64 of memory that was written in part
+        near = Signature(*contents)._replace(noise=RECORDED * contents[1])  # memory that was written in part
         return any(is_same(one, near) for one in self._sides[side].wholes)
 
 
 def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
-    """Yield the values of a size in memory that nothing wrote to after."""
+    """Yield the last values of a size in each memory."""
     newest: dict[int, int] = {}
     for record in rank.tables.values.records():
         newest[record.storage] = max(newest.get(record.storage, 0), record.version)
@@ -148,7 +148,7 @@ def _last_values(rank: RankDump, numel: int) -> Iterator[Value]:
 
 
 def sources_in(flow: DataFlow) -> list[Value]:
-    """Return the values that calls read and no call made, in the order of their first read."""
+    """Return the values that calls read and no call made, in the order of their first reads."""
     found: dict[int, Value] = {}
     for call in flow.calls():
         for _, value in flow.reads(call):
@@ -166,8 +166,8 @@ def match_sources(
         target: evaluated.
         flow: of the baseline.
         before: what the step before left on both sides; None without one.
-        by_role: those that differ stand for each other where they are read in the same role.
-        recorded: contents.
+        by_role: True if sources that differ stand for each other if they are read in the same role.
+        recorded: the contents.
     """
     matching = _Matching(target, flow, before, recorded)
     matching.pair("left", matching.left)
@@ -201,7 +201,7 @@ class _Matching:
             self._by_role.setdefault(self._places[0].get(value.id), value)
 
     def pair(self, how: How, candidates: Callable[[Value], list[Value]]) -> None:
-        """Pair what is left of the baseline's sources: with equal elements first, then in the same role."""
+        """Pair the remaining sources of the baseline: first by equal elements, then by role."""
         left = []
         for value in self._theirs:
             matches = candidates(value)
@@ -216,7 +216,8 @@ class _Matching:
     def _stands_in(self, matches: list[Value], value: Value, how: How) -> bool:
         role = self._places[1].get(value.id)
         match = next((one for one in matches if self._places[0].get(one.id) == role), None)
-        if match is None:  # the first reader may be a kernel here and an op there; an optimizer reads both alike
+        # The first reader may be a kernel here and an op there; an optimizer reads both in the same way.
+        if match is None:
             ours, theirs = (roles_by_phase(flow) for flow in self._flows)
             known = theirs.get(value.id, frozenset())
             match = max(
@@ -230,13 +231,13 @@ class _Matching:
         return True
 
     def _unlike(self, one: Value, other: Value) -> float:
-        """Return how unlike two sources are in size: moments that are nothing but rounding have one number."""
+        """Return how different the norms of two sources are: moments that are pure rounding errors have one number."""
         sizes = [0.0 if found is None else float(found[1]) for found in (self._known[one.id], self._others[other.id])]
         most = max(sizes)
         return abs(sizes[0] - sizes[1]) / most if most else 0.0
 
     def pair_parts(self) -> None:
-        """Let what the step before left in parts, or as a part, stand for the baseline's sources."""
+        """Let values that the step before left in parts, or as a part, stand for the baseline's sources."""
         for value in list(self._theirs) if self._before is not None and self._before.covered else ():
             pieces = self._pieces(value)
             try:
@@ -250,7 +251,7 @@ class _Matching:
                 self._note_relaid(value, pieces)
 
     def _note_relaid(self, value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> None:
-        """Note where the elements of a source lie that the step before left in other places."""
+        """Note the places of a source's elements that the step before left in another layout."""
         found = tuple((one, where) for one, where, _ in pieces if isinstance(where, Places))
         if found and not pieces[0][2]:
             self._found.relaid.append(Relaid(1, value, found))
@@ -262,10 +263,10 @@ class _Matching:
             self._found.relaid.append(Relaid(0, whole, (*(known.pieces if known else ()), (value, where))))
 
     def _pieces(self, value: Value) -> list[tuple[Value, Where, bool]] | None:
-        """Return the target's sources of which a baseline's is made, or a part: with where, and if it is the part.
+        """Return the target's sources of which a baseline's is made, or a part: with the place, and if it is the part.
 
-        What is nothing but rounding may be a part of much. It is one of what the same op left, of as many dimensions
-        and of the least elements.
+        Pure rounding error may be a part of many values. The smallest value that the same op left, with the same number
+        of dimensions, is taken.
         """
         contents, wholes = self._others[value.id], list[tuple[tuple[bool, bool, int], tuple[Value, Where, bool]]]()
         for one in self._before.covered if self._before is not None and contents is not None else ():
@@ -284,13 +285,13 @@ class _Matching:
         return [min(wholes, key=lambda found: found[0])[1]] if wholes else None
 
     def _left_as(self, value: Value) -> Value | None:
-        """Return the target's source that holds what a value of the step before was."""
+        """Return the target's source with the contents of a value of the step before."""
         contents = self._recorded.contents(value)
         found = self._by_contents.get(contents, []) if contents is not None else []
         return next((one for one in found if one.shape == value.shape), None)
 
     def left(self, value: Value) -> list[Value]:
-        """Return what the step before left, and there was the same as what this was."""
+        """Return the source that the step before left, and that was the same there."""
         contents = self._others[value.id]
         if self._before is None or contents is None:
             return []
@@ -305,21 +306,21 @@ class _Matching:
         return found
 
     def equal(self, value: Value) -> list[Value]:
-        """Return what holds the same elements."""
+        """Return the source with the same elements."""
         contents = self._others[value.id]
         return [] if contents is None else self._by_contents.get(contents, [])
 
     def cast(self, value: Value) -> list[Value]:
-        """Return what is this in another floating dtype."""
+        """Return the source that is a cast of this one."""
         return [one for one in self._by_size.get(value.numel, ()) if _is_cast(one, value)]
 
     def in_role(self, value: Value) -> list[Value]:
-        """Return what is read where this is read."""
+        """Return the source that is read in the same role."""
         one = self._by_role.get(self._places[1].get(value.id))
         return [] if one is None or one.shape != value.shape else [one]
 
     def result(self) -> Sources:
-        """Return what was found, and what stands for nothing."""
+        """Return the matches, and the sources without one."""
         paired = {one.id for one, _, _ in self._found.pairs}
         equal = {self._known[one.id] for one, _, _ in self._found.pairs} - {None}
         self._found.target = [one for one in self._ours if one.id not in paired and self._known[one.id] not in equal]
@@ -332,17 +333,17 @@ class _Matching:
 
 
 def _of_elements(contents: Contents | None) -> tuple[int, float] | None:
-    """Return what contents with the same elements in any order share; None of a single one."""
+    """Return a key that is equal for the same elements in any order; None for a single element."""
     return None if contents is None or contents[0] < _LEAST_SHIFTED else (contents[0], round(contents[1], _NORM_DIGITS))
 
 
 def _assembled(value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> torch.Tensor | None:
-    """Return the contents of a source, put together of its parts or taken out of the whole; None if parts lack."""
+    """Return the contents of a source, joined from parts or cut out of a whole; None if parts are missing."""
     if pieces[0][2]:
         whole, block, _ = pieces[0]
         part = block.take(start_tensors([whole])[whole.id])
         return part.reshape(value.shape).clone()
-    outside = torch.nan if len(pieces) > 1 else 0.0  # one part alone is all but zeros
+    outside = torch.nan if len(pieces) > 1 else 0.0  # the rest beside one part is zeros
     found = torch.full(value.shape, outside, dtype=torch.float64)
     for one, block, _ in pieces:
         block.put(found, start_tensors([one])[one.id].reshape(one.shape))
@@ -350,11 +351,11 @@ def _assembled(value: Value, pieces: Sequence[tuple[Value, Where, bool]]) -> tor
 
 
 def rounded_sources(sides: tuple[DataFlow, DataFlow], sources: Sources, side: int) -> dict[int, torch.Tensor]:
-    """Return other contents, by id, for sources of few digits that stand for nothing: each a rounding away.
+    """Return contents, by id, for sources of low precision without a counterpart: each one rounding away.
 
-    The other side may compute, with all digits, what was stored here rounded, such as weights that adapters were merged
-    into. An evaluation with these contents says how far that moves each value. A source in whose role the other side
-    has one that stands for nothing either is that one with other contents.
+    The other side may compute in full precision what was stored here after rounding, such as weights with merged
+    adapters. An evaluation with these contents shows how far rounding moves each value. A source is left out if the
+    other side has one without a counterpart in the same role: then the contents differ.
     """
     generator = torch.Generator().manual_seed(11)
     found = {}
@@ -379,7 +380,7 @@ def rounded_sources(sides: tuple[DataFlow, DataFlow], sources: Sources, side: in
 
 
 def _is_cast(one: Value, other: Value) -> bool:
-    """Return True if one of two values is the other in another floating dtype."""
+    """Return True if one of two values is a cast of the other to another floating dtype."""
     if one.dtype_name == other.dtype_name or not (one.is_floating and other.is_floating) or one.shape != other.shape:
         return False
     try:
@@ -391,7 +392,7 @@ def _is_cast(one: Value, other: Value) -> bool:
 
 @once_per_flow
 def roles(flow: DataFlow) -> dict[int, Hashable]:
-    """Return where each source is read first: module, phase, op, slot, and how often that was before."""
+    """Return where each source is read first: module, phase, op, slot, and a count of earlier ones there."""
     counts: Counter[Hashable] = Counter()
     found: dict[int, Hashable] = {}
     for call in flow.calls():
@@ -405,7 +406,7 @@ def roles(flow: DataFlow) -> dict[int, Hashable]:
 
 @once_per_flow
 def roles_by_phase(flow: DataFlow) -> dict[int, frozenset[Hashable]]:
-    """Return where each source is read first in each phase: phase, op, slot, and how often that was before."""
+    """Return where each source is read first in each phase: phase, op, slot, and a count of earlier ones there."""
     counts: Counter[Hashable] = Counter()
     found: dict[int, dict[str, Hashable]] = {}
     for call in flow.calls():

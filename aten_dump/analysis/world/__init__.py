@@ -1,4 +1,4 @@
-"""The ranks of one side as one graph, joined where they meet; values of one side that are parts of the other's.
+"""Joins the ranks of one side to one graph where they meet, and finds values that are parts of the other side's.
 
-In: a recorded step of all ranks. Out: one recording of all their calls, and what a comparison of two such comes to.
+In: a recorded step of all ranks. Out: one recording of all their calls, and the comparison of two of these.
 """

@@ -1,10 +1,10 @@
-"""How pieces on several ranks make up one tensor: which element of the whole each element of a piece is.
+"""How pieces on several ranks make up one tensor: the place in the whole of each element of a piece.
 
 Theory of operation
-    Nobody says how a plain tensor lies on ranks, so what is usual is tried: all of it on each rank; consecutive pieces
-    along one dimension, with replicas; what the mesh and the placements of a distributed tensor say; rows that are
-    found in the whole wherever they lie. An arrangement is right if the pieces that it cuts out of the other side's
-    whole are this side's pieces, on all ranks.
+    A recording does not say how a plain tensor lies on ranks, so the usual arrangements are tried: all of it on each
+    rank; consecutive pieces along one dimension, with replicas; the mesh and placements of a distributed tensor; rows
+    anywhere in the whole. An arrangement is right if the pieces that it cuts out of the other side's whole are this
+    side's pieces, on all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Arrangement:
         return whole.reshape(self.shape)
 
     def fits(self, pieces: Pieces) -> bool:
-        """Return True if pieces have the shapes of this arrangement's."""
+        """Return True if pieces have the shapes of this arrangement."""
         return self.places.keys() == pieces.keys() and all(
             pieces[rank].shape == places.shape for rank, places in self.places.items()
         )
@@ -48,7 +48,7 @@ class Arrangement:
 
 
 def arrangements(pieces: Pieces, grids: Sequence[Grid] = ()) -> Iterator[Arrangement]:
-    """Yield how pieces may lie, the plainest first; `grids` are what was recorded of a distributed tensor."""
+    """Yield possible arrangements of pieces, the simplest first; `grids` are those of a distributed tensor."""
     ranks = list(pieces)
     shapes = [tuple(pieces[rank].shape) for rank in ranks]
     on_meshes = [_on_mesh({rank: pieces[rank] for rank in grid.ranks if rank in pieces}, grid) for grid in grids]
@@ -69,7 +69,7 @@ def arrangements(pieces: Pieces, grids: Sequence[Grid] = ()) -> Iterator[Arrange
 
 
 def arranged_rows(pieces: Pieces, whole: Tensor, allowed: float) -> Arrangement | None:
-    """Return where the rows of pieces lie in a whole, wherever that is; None if they are no rows of it."""
+    """Return where the rows of pieces lie in a whole; None if they are not its rows."""
     shapes = {tuple(piece.shape) for piece in pieces.values()}
     for dim in range(whole.dim()):
         others = _beside(tuple(whole.shape), dim)
@@ -108,7 +108,7 @@ def _along(dim: int, teams: Sequence[Sequence[int]], shapes: Sequence[tuple[int,
 
 
 def _teams(count: int) -> Iterator[list[list[int]]]:
-    """Yield how ranks may share the pieces: each has its own, or ranks next to each other, or far apart, share one."""
+    """Yield how ranks may share pieces: each has its own, or neighbours share one, or ranks at equal distances."""
     for size in range(count, 1, -1):
         if count % size == 0:
             yield [[member for member in range(count) if member % size == team] for team in range(size)]

@@ -1,9 +1,9 @@
-"""What the target's ranks begin a step with, for the baseline to begin with.
+"""Gives the baseline the tensors with which the target's ranks begin a step.
 
 Theory of operation
-    What the step before changed on both sides, and was the same tensor there, is the same tensor here, whatever
-    rounding made of it. Memory that the step before made (moments of an optimizer) is read in the same role on both
-    sides. The baseline's ranks are given their pieces of what the target's make up.
+    A tensor that the step before changed on both sides, and that was the same there, is the same here, even if rounding
+    makes it differ. Memory that the step before created (moments of an optimizer) is matched by its role: where each
+    side reads it. The target's pieces are joined, and the baseline's ranks get their pieces of the whole.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..sources.stand_ins import Contents, Recorded, sources_in
 from .groups import Group, Match, Ways, norm
 from .side import Side
 
-_NEAR: Final = 2e-2  # relative L2 of tensors in the same role, of which nobody knows what the step before did
+_NEAR: Final = 2e-2  # relative L2 of tensors in the same role, if the step before is unknown
 
 
 @dataclass(slots=True)
 class Carried:
-    """What the baseline's sources are given.
+    """The contents that the baseline's sources get.
 
     Attributes:
         stand_ins: contents, by id of the baseline's value.
-        unknown: the baseline's sources of which nobody knows whether they stand for the target's.
+        unknown: the baseline's sources that may or may not stand for the target's.
     """
 
     stand_ins: dict[int, Tensor] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Carrying:
     """Finds what stands for the baseline's sources."""
 
     def __init__(self, target: Side, baseline: Side, before: tuple[Side, Side, Sequence[Match]] | None) -> None:
-        """Take both sides, of which the target was evaluated; `before` are the sides of the step before."""
+        """Take both sides, of which the target is evaluated; `before` has the sides of the step before."""
         self._target, self._baseline = target, baseline
         self._recorded = Recorded()
         self._before = before
@@ -51,7 +51,7 @@ class Carrying:
         self._known: list[Ways] = [] if before is None else [found.ways for found in before[2]]
 
     def run(self, *, by_role: bool) -> Carried:
-        """Find them; `by_role` those that differ stand for each other where they are read in the same role."""
+        """Find them. With `by_role`, sources that differ stand for each other if they are read in the same role."""
         ours = {self._recorded.contents(value) for value in self._target.evaluation.sources.values()}
         rest = [v for v in sources_in(self._baseline.flow) if self._recorded.contents(v) not in ours]
         rest = [value for value in rest if not self._from_before(value)]
@@ -61,7 +61,7 @@ class Carrying:
         return self._found
 
     def _from_before(self, value: Value) -> bool:
-        """Give a source what the step before left of it on the target's side; return False if that is not known."""
+        """Give a source what the step before left of it on the target's side; return False if that is unknown."""
         found = self._left.get(self._recorded.contents(value))
         if found is None:
             return False
@@ -101,7 +101,7 @@ class Carrying:
         self._found.unknown = [v for v in self._found.unknown if v.id not in self._found.stand_ins]
 
     def _nearest(self, one: Group, other: Group) -> Ways | None:
-        """Return how two groups lie, if they hold nearly the same so."""
+        """Return the arrangements of two groups in which they are nearly equal, or None."""
         best: tuple[float, Ways] | None = None
         for ways in self._ways(one, other):
             wholes = ways[0].join(one.now), ways[1].join(other.now)
@@ -119,7 +119,7 @@ class Carrying:
 
 
 def by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
-    """Return some sources of a side by where each rank reads them first."""
+    """Return some sources of a side by the place where each rank reads them first."""
     found: dict[Hashable, Group] = defaultdict(lambda: Group(""))
     for number, rank in side.rank.ranks.items():
         for own, role in _roles(DataFlow(rank, "aten", wrapped=False)):
@@ -132,9 +132,9 @@ def by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
 
 
 def _roles(flow: DataFlow) -> Iterator[tuple[int, Hashable]]:
-    """Yield sources, by id, with where each is read first; of memory that is seen in several shapes the first.
+    """Yield the id of each source and the place of its first read; only the first view of a memory counts.
 
-    A shard may be gathered in a row before the optimizer reads it as it is, where the other side reads it at once.
+    A shard may be gathered in flat form before the optimizer reads it, while the other side reads it directly.
     """
     counts: Counter[Hashable] = Counter()
     seen: set[int] = set()

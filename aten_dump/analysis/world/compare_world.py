@@ -1,12 +1,12 @@
 """Compare one step of two dumps of different parallel layouts: all ranks of each side as one graph.
 
 Theory of operation
-    1. The ranks of each side are joined at their collectives, and evaluated in float64 (`side`). The baseline begins
-       with what the target's ranks begin with (`carried`).
-    2. Ends are compared as wholes (`matching`): how their pieces lie on the ranks is found, not asked for.
-    3. Where ends differ, values without a counterpart are looked for among the parts of the other side's (`shares`).
+    1. The ranks of each side are joined at their collectives and evaluated in float64 (`side`). The baseline gets the
+       tensors with which the target's ranks begin (`carried`).
+    2. Ends are compared as wholes (`matching`): their arrangement on the ranks is found, not configured.
+    3. If ends differ, values without a counterpart are looked for among the parts of the other side's (`shares`).
        The cause is the first call behind the cut, on any rank.
-    4. Kernels are a question of each rank for itself.
+    4. Kernels are checked rank by rank.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorldBefore:
 
 
 def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence, WorldBefore]:
-    """Compare one step, all ranks of each side; return what was found, and what the step leaves to the next one."""
+    """Compare one step, with all ranks of each side; return the result, and what the step leaves to the next one."""
     sides = (Side(open_dump(task.target).step(task.steps[0])), Side(open_dump(task.baseline).step(task.steps[1])))
     carried, matched, more = _evaluate(sides, before)
     evaluations = sides[0].evaluation, sides[1].evaluation
@@ -82,7 +82,7 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
 
 
 def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matched, WorldFound]:
-    """Evaluate both sides; where ends differ, once more by what rounding leaves of all values."""
+    """Evaluate both sides; if ends differ, once more with what rounding leaves of all values."""
     shared = Shared()
     sides[0].run(shared, {}, leads=True)
     known = None if before is None else (*before.sides, before.left)
@@ -100,7 +100,7 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
         side.renumber(shared, one)
     matched = Matching(sides).run()
     shares = Shares(sides, shared.numbering)
-    if not matched.differs or not (before is None or before.agreed):  # what follows from a step that differs differs
+    if not matched.differs or not (before is None or before.agreed):  # the step after one that differs also differs
         return carried, matched, WorldFound()
     shares.find(({}, carried.stand_ins), matched.odd)
     foreign = foreign_source(sides, carried.stand_ins, matched.odd)
@@ -108,14 +108,14 @@ def _evaluate(sides: Sides, before: WorldBefore | None) -> tuple[Carried, Matche
 
 
 def _unknown(matched: Matched) -> tuple[str, ...]:
-    """Return the ends that nobody compared: gradients that are means, where what is made of them is not seen."""
+    """Return the ends that were not compared: gradients that only lead to results which were not recorded."""
     if not matched.compared and not matched.differs:
         return ("all ends of the step: none was found that both sides have",)
     return () if matched.left or not matched.means else tuple(f"gradient of {name}" for name in matched.means)
 
 
 def _pairs(sides: Sides, mapping: Mapping) -> list[Pair]:
-    """Pair the calls of each of the target's ranks with those of the baseline's rank of that number, or its last."""
+    """Pair the calls of each target rank with those of the baseline rank of the same number, or of its last rank."""
     target, baseline = sides[0].rank, sides[1].rank
     found: list[Pair] = []
     for number, rank in target.ranks.items():
@@ -128,7 +128,7 @@ def _pairs(sides: Sides, mapping: Mapping) -> list[Pair]:
 
 
 def _computing(side: Side, call: Call) -> Call:
-    """Return the op on local tensors that does what an op on distributed ones does, if it is one."""
+    """Return the op on local tensors that an op on distributed tensors runs, if it is only one."""
     if call.kind != "aten" or not side.flow.is_apart(call):
         return call
     inner = [child for child in call.children if child.op == call.op]
@@ -157,18 +157,18 @@ class WorldVerdict(RankVerdict):
         return False  # its ends are pieces
 
     def _of_pair(self, pair: Pair) -> None:
-        """Add rows of a pair of Python calls where both return as much: shares of it say nothing."""
+        """Add rows of a pair of Python calls if both return tensors of equal size: shares prove nothing."""
         theirs = dict(pair.baseline.output_values())
         both = [(value, theirs[slot]) for slot, value in pair.target.output_values() if slot in theirs]
         if all(one.shape == other.shape and not (one.opaque or other.opaque) for one, other in both):
             super()._of_pair(pair)
 
     def _lean(self, call: Call, maker: Call) -> None:
-        """All ranks are here: nothing rests on others."""
+        """Do nothing, as all ranks are part of the comparison."""
 
 
 def _is_inherited(finding: Finding, sides: Sides, before: WorldBefore | None) -> bool:
-    """Return True if a finding is about what the step before, which agreed, left: nobody knows what stands for it."""
+    """Return True if a finding is about memory that the step before, which agreed, left: its counterpart is unknown."""
     if before is None or not before.agreed or finding.kind != "source":
         return False
     side = 0 if finding.row.target is not None else 1

@@ -1,4 +1,4 @@
-"""Values that belong together on the ranks of one side, and whether they make up what those of the other side do."""
+"""Groups values that belong together on the ranks of one side, and compares their wholes with the other side's."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ...dump.across_ranks.part_grids import Grid
 from ..signatures.signature import TOLERANCE
 from .arrangements import Arrangement, Pieces, arranged_rows, arrangements
 
-_MOST_ELEMENTS: Final = 1 << 20  # of a tensor whose rows are looked for
+_MOST_ELEMENTS: Final = 1 << 20  # most elements of a tensor whose rows are looked for
 
 
 @dataclass(slots=True)
 class Group:
-    """What is one tensor of the program, on the ranks that hold something of it.
+    """One tensor of the program, on the ranks that hold parts of it.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         values: by rank.
         now: the tensors in float64, by rank.
-        moved: the same after an evaluation in which every result was moved a little; empty if there was none.
+        moved: the same from an evaluation with every result moved a little; empty if there was none.
         before: of memory, what it held before the step.
-        grids: how a distributed tensor was placed, on each mesh.
+        grids: the placements of a distributed tensor, on each mesh.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Group:
         return 10 * norm(self.now[rank].nan_to_num() - other.nan_to_num())
 
     def ways(self) -> Iterator[Arrangement]:
-        """Yield how the pieces may lie."""
+        """Yield the possible arrangements of the pieces."""
         yield from arrangements(self.now, self.grids)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Two groups that are the same tensor, and how each lies on its ranks."""
+    """Two groups that are the same tensor, and the arrangement of each on its ranks."""
 
     target: Group
     baseline: Group
@@ -63,12 +63,12 @@ Ways = tuple[Arrangement, Arrangement]
 
 
 def match(target: Group, baseline: Group, known: Iterable[Ways] = ()) -> Match | None:
-    """Return how two groups are the same tensor; None if they are not.
+    """Return the arrangements in which two groups are the same tensor; None if there are none.
 
     Args:
         target: of the target's ranks.
         baseline: of the baseline's.
-        known: how other tensors lie: those of the same shapes may lie likewise.
+        known: arrangements of other tensors: those of the same shapes may have the same.
     """
     theirs = list(baseline.ways())
     for one in target.ways():
@@ -85,7 +85,7 @@ def match(target: Group, baseline: Group, known: Iterable[Ways] = ()) -> Match |
 
 
 def right_ranks(group: Group, other: Group) -> list[int]:
-    """Return the ranks that hold what they would hold of the other group's tensor, as most ranks of the group lie."""
+    """Return the ranks that hold the right part of the other group's tensor, in the arrangement of most ranks."""
     best: list[int] = []
     for way in group.ways():
         for whole in (theirs.join(other.now) for theirs in other.ways() if theirs.shape == way.shape):
@@ -100,7 +100,7 @@ def right_ranks(group: Group, other: Group) -> list[int]:
 
 
 def _with_rows(target: Group, baseline: Group) -> Iterator[Ways]:
-    """Yield how pieces of one side may lie anywhere in what the ranks of the other side make up."""
+    """Yield arrangements of one side's pieces whose rows lie anywhere in the other side's whole."""
     for parts, whole in ((target, baseline), (baseline, target)):
         for other in whole.ways() if len(parts.now) > 1 else ():
             tensor = other.join(whole.before or whole.now)
@@ -130,7 +130,7 @@ def _same(ours: Pieces, theirs: Pieces, ways: Ways, noise: float, tolerance: flo
 
 
 def near(one: Tensor, other: Tensor, allowed: float) -> bool:
-    """Return True if two tensors are no further apart, L2, and neither has numbers where the other has none."""
+    """Return True if two tensors are no further apart, L2, and are finite at the same elements."""
     if one.shape != other.shape:
         return False
     one, other = one.to(torch.float64), other.to(torch.float64)

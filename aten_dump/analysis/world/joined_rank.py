@@ -1,13 +1,12 @@
 """One step of all ranks as one recording: their calls in one order, their values and memory side by side.
 
 Theory of operation
-    Ids of each rank's records are moved by so much that no two ranks share one; calls get the numbers of their order
-    (`Interleaving`). So whatever asks a recording for its flow of data asks that of all ranks. `origin` leads back.
+    The ids of each rank's records are offset, so that no two ranks share one. Calls are numbered in their common order
+    (`Interleaving`). So code that reads the data flow of a recording reads that of all ranks. `origin` leads back.
 
-    The rank that is least far on runs its next call, so that calls of one place stand near each other. At a transfer a
-    rank waits until all ranks that take part have come there; a message is there once it was sent. Where all ranks wait
-    (each posts a receive before it sends), they run on past what they wait for, until a call looks at the memory that
-    is to come.
+    The rank that is furthest behind runs its next call, so that calls of one place are near each other. At a transfer a
+    rank waits for all participants; at a receive, until the message was sent. If all ranks wait (each posts a receive
+    before it sends), they go on until a call reads the memory that is to be received.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ..meetings.meeting_points import attendance_of, is_message, others_at, rank
 
 At = tuple[int, int]  # number of a rank, id of a call
 
-_REFERENCES: Final[dict[int, tuple[str, ...]]] = {  # the fields of each kind that are ids, but for those of calls
+_REFERENCES: Final[dict[int, tuple[str, ...]]] = {  # the fields of each kind that are ids, except ids of calls
     r.TEXT: ("id",),
     r.OP: ("id",),
     r.FRAME: ("id", "file", "function"),
@@ -70,7 +69,7 @@ _OTHERS: Final = (
 _KINDS: Final = (*_REFERENCES, *_OTHERS)
 _ON_RANK: Final = " on rank "
 _IN_EXTRA: Final = ("local", "memory")  # keys of a value's `extra` that name other values
-_THREADS: Final = 1 << 16  # of a rank, at the most
+_THREADS: Final = 1 << 16  # most threads of a rank
 
 
 class _JoinedSource(Source):
@@ -107,7 +106,7 @@ class JoinedRank(RankWithParts):
 
     Attributes:
         ranks: the recordings, by rank.
-        spread: by how much the ids of each rank are moved beyond those of the rank before.
+        spread: the offset of the ids of each rank from those of the previous rank.
         meetings: the calls of each transfer in the order of its group, by id of each of them.
     """
 
@@ -157,7 +156,7 @@ class JoinedRank(RankWithParts):
                 elif isinstance(record, r.Value):
                     changed["extra"] = _extra(record.extra, move)
                     if (number, *_moment(record)) in self._brought:
-                        changed["flags"] = record.flags & ~r.UNDEFINED  # be it that the program never waited for it
+                        changed["flags"] = record.flags & ~r.UNDEFINED  # even if the program never waited for it
                 elif isinstance(record, r.Gradient) and place:
                     changed["name"] = named_on(record.name, number)
                 yield record._replace(**changed)
@@ -174,7 +173,7 @@ class JoinedRank(RankWithParts):
         return self._order[call - 1][0]
 
     def id_of(self, number: int, own: int) -> int:
-        """Return the id under which a call of a rank goes here."""
+        """Return the id of a rank's call in this recording."""
         return self._ids[number, own]
 
     def origin(self, id: int) -> Call:
@@ -187,7 +186,7 @@ class JoinedRank(RankWithParts):
         return list(self.ranks)[id // self.spread]
 
     def value_on(self, number: int, id: int) -> int:
-        """Return the id under which a value of a rank goes here."""
+        """Return the id of a rank's value in this recording."""
         return list(self.ranks).index(number) * self.spread + id
 
     def __eq__(self, other: object) -> bool:
@@ -198,23 +197,23 @@ class JoinedRank(RankWithParts):
 
 
 def named_on(name: str, number: int) -> str:
-    """Return the name of what a rank other than the first has under a name."""
+    """Return a name with its rank, for ranks other than the first."""
     return f"{name}{_ON_RANK}{number}"
 
 
 def own_name(name: str) -> str:
-    """Return the name that something has on its rank."""
+    """Return the name without its rank."""
     return name.rpartition(_ON_RANK)[0] if _ON_RANK in name else name
 
 
 def origin_of(call: Call) -> Call:
-    """Return a call as its rank recorded it; a call of one rank is that already."""
+    """Return a call as its rank recorded it; without joined ranks, the call itself."""
     rank = call.rank
     return rank.origin(call.id) if isinstance(rank, JoinedRank) else call
 
 
 def _brought(ranks: Mapping[int, RankDump], meetings: Iterable[At]) -> Iterator[tuple[int, int, int]]:
-    """Yield rank, storage and version of what transfers bring, also as it was seen before the program waited for it."""
+    """Yield rank, storage and version of what transfers bring, also of what was seen before the program waited."""
     storages: set[tuple[int, int]] = set()
     for number, id in meetings:
         for value in result_ids(ranks[number].call(id).record):
@@ -231,7 +230,7 @@ def _brought(ranks: Mapping[int, RankDump], meetings: Iterable[At]) -> Iterator[
 
 
 def _moment(value: r.Value) -> tuple[int, int]:
-    """Return a storage and its version; of what has no storage something of its own."""
+    """Return a storage and its version; for a value without a storage, something unique."""
     return (value.storage, value.version) if value.storage else (0, value.id)
 
 
@@ -258,7 +257,7 @@ def _moving(moved: int) -> Callable[[int], int]:
 
 
 def _trees(record: r.Call, move: Callable[[int], int]) -> dict[str, Any]:
-    """Return the fields of a call that hold trees, with other ids of values."""
+    """Return the fields of a call that hold trees, with the new ids of values."""
 
     def leaf(tree: Tree) -> Tree:
         is_value = type(tree) is tuple and tree[0] == TREE_VALUE
@@ -290,7 +289,7 @@ def _extra(extra: dict[str, Any] | None, move: Callable[[int], int]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The calls of one transfer, in the order of the group; of a message the sender's is the first."""
+    """The calls of one transfer, in the order of the group; for a message the sender's comes first."""
 
     calls: tuple[At, ...]
     is_message: bool
@@ -301,7 +300,7 @@ class Interleaving:
 
     Attributes:
         order: each call, with its rank.
-        meetings: the transfer that a call is part of; those of which nobody knows who met are left out.
+        meetings: the transfer that a call is part of; transfers with unknown participants are left out.
     """
 
     def __init__(self, ranks: Mapping[int, RankDump]) -> None:
@@ -329,7 +328,7 @@ class Interleaving:
                     self.meetings[number, part.call] = Meeting(calls, is_message(call.op))
 
     def _advance(self, *, eager: bool) -> bool:
-        """Run the next call of the rank that is least far on and can run; return False if none can."""
+        """Run the next call of the rank that is furthest behind and can run; return False if none can."""
         for number, rank in sorted(self._ranks.items(), key=lambda one: -len(one[1].left) / one[1].count):
             call = rank.next(eager=eager)
             if call is not None:
@@ -351,7 +350,7 @@ class Interleaving:
             self._settle(meeting)
 
     def _settle(self, meeting: Meeting) -> None:
-        """Put the calls of a transfer next to each other, if all ranks have come to it."""
+        """Put the calls of a transfer next to each other once all its ranks have come to it."""
         if all(at in self._posted for at in meeting.calls):
             for number, id in meeting.calls:
                 if self._ranks[number].is_waiting_for(id):
@@ -359,14 +358,14 @@ class Interleaving:
                     self._ranks[number].waiting.pop(id)
 
     def _settle_all(self, number: int, rank: _Rank) -> bool:
-        """Settle what a rank waits for, as far as it is there; return True if something was."""
+        """Complete the transfers of a rank that have arrived; return True if there were any."""
         before = len(rank.waiting)
         for id in list(rank.waiting):
             self._settle(self.meetings[number, id])
         return len(rank.waiting) < before
 
     def _give_up(self) -> None:
-        """Let all that waits be done, as nobody knows what it waits for."""
+        """Complete all transfers that wait, as it is unknown what they wait for."""
         for number, rank in self._ranks.items():
             for id in list(rank.waiting):
                 self.order.append((number, id))
@@ -386,7 +385,7 @@ class _Rank:
         self._ids = recording.tables.calls.column("id").tolist()
 
     def next(self, *, eager: bool) -> int | None:
-        """Return the id of the call that is to be run next, if it can be."""
+        """Return the id of the next call if it can run."""
         if not self.left or (self.waiting and not eager):
             return None
         if self.waiting:

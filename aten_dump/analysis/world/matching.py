@@ -1,9 +1,9 @@
-"""Which ends of one side's ranks together are which of the other's.
+"""Matches the ends of all ranks of both sides.
 
 Theory of operation
-    Gradients belong together by name; of each the pieces on all ranks must make up the same tensor on both sides.
-    Memory that the step changed belongs together if it began and ended as the same tensor, arranged in the same way.
-    Losses are numbers: each rank's, or each micro-batch's, is of its own samples, so their mean or their sum counts.
+    Gradients are matched by name; their pieces on all ranks must make up the same tensor on both sides. Memory that the
+    step changed is matched if it was the same tensor before and after the step, in the same arrangement. Each rank and
+    each micro-batch has a loss for its own samples, so only the mean or the sum of the losses counts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Sides = tuple[Side, Side]
 
 @dataclass(slots=True)
 class Matched:
-    """What was found of the ends of both sides."""
+    """The matched and unmatched ends of both sides."""
 
     odd: tuple[list[End], list[End]] = field(default_factory=lambda: ([], []))
     gradients: list[Match] = field(default_factory=list)
     left: list[Match] = field(default_factory=list)
-    means: list[str] = field(default_factory=list)  # gradients that one side's optimizer does not take: others count
-    compared: int = 0  # ends that have their counterpart
+    means: list[str] = field(default_factory=list)  # gradients that one side's optimizer does not read: others count
+    compared: int = 0  # ends with a counterpart
 
     @property
     def differs(self) -> bool:
@@ -142,7 +142,7 @@ class Matching:
         return left, [group for group in theirs if id(group) not in taken]
 
     def _is_end(self, side: int, group: Group) -> bool:
-        """Return True if memory that has no counterpart counts: it was changed, and the other side lacks that."""
+        """Return True if memory without a counterpart counts: it was changed, and the other side has no such change."""
         evaluation, other = self._sides[side].evaluation, self._sides[1 - side].evaluation
         for rank, value in group.values.items():
             is_changed = not near(group.now[rank], group.before[rank], 1e-12 * norm(group.now[rank]))
@@ -153,7 +153,7 @@ class Matching:
 
 
 class _Wholes:
-    """Groups by what they may make up."""
+    """Groups by the tensors that they may make up."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._by_shape: dict[tuple[int, ...], list[tuple[float, Group]]] = defaultdict(list)
@@ -162,7 +162,7 @@ class _Wholes:
                 self._by_shape[way.shape].append((_norm_of(way, group.before), group))
 
     def like(self, group: Group) -> Iterator[Group]:
-        """Yield the groups that began as much, in size."""
+        """Yield the groups whose contents before the step had the same size."""
         seen: set[int] = set()
         for way in group.ways():
             size = _norm_of(way, group.before)
@@ -171,7 +171,7 @@ class _Wholes:
                     seen.add(id(known))
                     yield known
         shapes = {tuple(tensor.shape) for tensor in group.now.values()}
-        for shape, groups in self._by_shape.items():  # rows may lie anywhere
+        for shape, groups in self._by_shape.items():  # rows may be anywhere
             for _, known in groups:
                 if id(known) not in seen and len(known.now) != len(group.now) and any(
                     len(one) == len(shape) and sum(a != b for a, b in zip(one, shape, strict=True)) == 1

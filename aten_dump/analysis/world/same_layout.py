@@ -1,9 +1,9 @@
-"""Did two steps run in the same parallel layout?
+"""Decides if two steps ran in the same parallel layout.
 
 Theory of operation
-    Layouts that are written by hand have no DTensors: there a parameter has another part of the elements on one side,
-    or ranks talk to each other elsewhere, as where one side reduces gradients in the backward pass and the other after
-    it. A side that lacks some of the other's collectives has the same layout, and perhaps a mistake.
+    Layouts written by hand have no DTensors. They differ if a parameter has fewer elements on one side, or if ranks
+    communicate at different times: one side reduces gradients in the backward, the other after it. If one side only
+    lacks some of the other's collectives, the layout is the same, and there may be a mistake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..pairing.call_keys import normal_module
 
 
 def layouts_differ(target: Step, baseline: Step) -> bool:
-    """Return True if two steps were recorded by unlike numbers of ranks, or with tensors that lie otherwise on them."""
+    """Return True if the number of ranks of two steps differs, or the placement of tensors on them."""
     if not target.ranks or not baseline.ranks:
         return False
     leads = target.rank(target.ranks[0]), baseline.rank(baseline.ranks[0])
@@ -34,7 +34,7 @@ def _world_size(rank: RankDump) -> int:
 
 
 def _placements(rank: RankDump) -> Counter[str]:
-    """Count the layouts of the DTensors that came from outside: parameters, buffers, data."""
+    """Count the layouts of the DTensors from outside the step: parameters, buffers, data."""
     found: Counter[str] = Counter()
     producers = rank.links.producers
     for value in rank.tables.values.records():
@@ -45,7 +45,7 @@ def _placements(rank: RankDump) -> Counter[str]:
 
 
 def _parts_differ(target: RankDump, baseline: RankDump) -> bool:
-    """Return True if gradients of parameters of one name have other shapes."""
+    """Return True if gradients of one name have different shapes."""
     ours, theirs = (
         {normal_module(g.name): tuple(rank.tables.values[g.value].shape) for g in rank.tables.gradients}
         for rank in (target, baseline)
@@ -54,7 +54,7 @@ def _parts_differ(target: RankDump, baseline: RankDump) -> bool:
 
 
 def _talk_elsewhere(target: RankDump, baseline: RankDump) -> bool:
-    """Return True if each side has collectives of a kind and phase that the other has not."""
+    """Return True if each side has collectives of a kind and phase that the other lacks."""
     ours, theirs = map(_collectives, (target, baseline))
     return not (ours <= theirs or theirs <= ours)
 

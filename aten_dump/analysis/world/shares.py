@@ -1,10 +1,10 @@
-"""Which values of one side are shares of the other side's: what a rank does of the work.
+"""Finds values of one side that are shares of the other side's: a rank's part of the work.
 
 Theory of operation
-    Both sides are evaluated once more, and each value without a counterpart is looked for in the other side: as a block
-    along one dimension (samples, features, heads, tokens), as slices along one that lie anywhere in it, also multiplied
-    (a rank's loss is a mean of its own samples), or as a term of a sum over all ranks. What is found, and what is
-    covered by what is found, has its counterpart there.
+    Both sides are evaluated again, and each value without a counterpart is looked for in the other side's values: as a
+    block along one dimension (samples, features, heads, tokens); as slices along one dimension, anywhere in a value;
+    and as a term of a sum over all ranks. A value may also be a multiple, as a rank's loss is a mean of its own
+    samples. What is found has its counterpart there, and so has what the found values cover.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .side import Side
 
 Odd = tuple[Sequence[End], Sequence[End]]
 _Beside = tuple[int, tuple[int, ...]]
-_WITH_BIAS: Final = ("aten::addmm", "aten::baddbmm")  # their first input is added to the product of the others
+_WITH_BIAS: Final = ("aten::addmm", "aten::baddbmm")  # ops that add their first input to the product of the others
 _MOST_SLICES: Final = 256
-_MOST_FLAT: Final = 1 << 16  # elements of a tensor in which flat pieces are looked for
-_MOST_TERM: Final = 1 << 22  # elements of a value that is added up over ranks
+_MOST_FLAT: Final = 1 << 16  # most elements of a tensor in which flat pieces are looked for
+_MOST_TERM: Final = 1 << 22  # most elements of a value that is summed over ranks
 
 
 @dataclass(slots=True)
 class _Terms:
-    """The sum over ranks of what they make at one place."""
+    """The sum of all ranks' values at one place."""
 
     total: Tensor
     values: list[int]
@@ -54,12 +54,12 @@ class Shares:
         self._terms: tuple[dict[object, _Terms], dict[object, _Terms]] = ({}, {})
         counts = {len(side.rank.ranks) for side in sides} | {max(1, len(side.losses())) for side in sides}
         counts |= {one // other for one in counts for other in counts if one % other == 0}
-        self.terms: tuple[set[int], set[int]] = (set(), set())  # numbers of what must be added up over ranks
-        self.sums: tuple[set[int], set[int]] = (set(), set())  # numbers of ends that the other side has the mean of
+        self.terms: tuple[set[int], set[int]] = (set(), set())  # numbers of terms of a sum over ranks
+        self.sums: tuple[set[int], set[int]] = (set(), set())  # numbers of ends of which the other side has the mean
         self._scales = sorted({1.0, *map(float, counts), *(1.0 / count for count in counts)}, key=lambda s: abs(s - 1))
 
     def find(self, stand_ins: tuple[Mapping[int, Tensor], Mapping[int, Tensor]], odd: Odd) -> None:
-        """Evaluate both sides once more, and let both have the numbers of what was found.
+        """Evaluate both sides again, and let both have the numbers of what is found.
 
         Args:
             stand_ins: contents of each side's sources, by id, that are not taken as recorded.
@@ -97,7 +97,7 @@ class Shares:
             self._add_term(side, value, tensor)
 
     def _add_without_bias(self, again: Evaluation, side: int, value: Value, tensor: Tensor) -> None:
-        """Let a side have a product to which it adds a bias in one call: ranks add that to the sum of their terms."""
+        """Let a side have the product without the bias of a fused call: ranks add it to the sum of their terms."""
         maker = again.flow.maker(value)
         if maker is None or maker.op not in _WITH_BIAS or maker.record.kwargs or maker.record.args[3:]:
             return
@@ -129,7 +129,7 @@ class Shares:
         return any(number in self._sides[1 - side].evaluation.holders for number in numbers)
 
     def _numbers(self, side: int, value: Value) -> list[int]:
-        """Return the numbers of a value, and of what it is all of, seen in another shape."""
+        """Return the numbers of a value, and of the value that it shows in another shape."""
         evaluation = self._sides[side].evaluation
         found = [evaluation.numbers.get(value.id)]
         writer = evaluation.flow.writer(value)
@@ -140,7 +140,7 @@ class Shares:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find_zeros(self, side: int) -> None:
-        """Let the other side have zeros that a side begins with: they are a share of any zeros."""
+        """Let the other side have the zeros that a side begins with: they are a share of any zeros."""
         evaluation = self._sides[side].evaluation
         for id in evaluation.sources:
             signature = evaluation.signatures.get(id)
@@ -148,11 +148,11 @@ class Shares:
                 self._let_have(1 - side, evaluation.numbers.get(id))
 
     def _find_terms(self, side: int, wrong: Container[int | None]) -> None:
-        """Find what is a term of a sum, or of a mean, that the other side has; of a mean the sum is a multiple."""
+        """Find the terms of a sum that the other side has, or of a mean, which is a multiple of the sum."""
         rank, other = self._sides[side].rank, self._sides[1 - side].evaluation
         for terms in self._terms[side].values():
             numbers = {self._sides[side].evaluation.numbers.get(id) for id in terms.values}
-            if len(terms.values) < len(rank.ranks) or len(numbers) == 1:  # replicas are no terms
+            if len(terms.values) < len(rank.ranks) or len(numbers) == 1:  # replicas are not terms
                 continue
             found = ((scale, self._numbering.find(sign(terms.total * scale))) for scale in self._scales)
             scale = next((scale for scale, number in found if number is not None and number in other.holders), None)
@@ -197,12 +197,12 @@ class Shares:
                         self._let_have(1 - side, number)
 
     def _blocks_of(self, own: Rows, blocks: Blocks, likely: Container[_Beside]) -> Iterator[tuple[int, float, Block]]:
-        """Yield where a tensor, or a multiple of it, lies in the other side's: in one piece, or slice by slice.
+        """Yield the places of a tensor, or of a multiple, in the other side's: in one piece, or slice by slice.
 
         Args:
             own: the tensor.
             blocks: the other side's.
-            likely: dimensions of the other side's tensors, each with the sizes of the others.
+            likely: dimensions of the other side's tensors, each with the sizes of the remaining dimensions.
         """
         for scale in self._scales:
             part = own if scale == 1 else own.scaled(scale)
@@ -223,7 +223,7 @@ class Shares:
 
 
 def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]:
-    """Yield where the slices of a tensor along a dimension lie in one other tensor."""
+    """Yield the places of a tensor's slices along a dimension in one other tensor."""
     count = part.shape[dim]
     held: dict[int, list[Block]] | None = None
     if not 1 < count <= _MOST_SLICES or not blocks.may_have_slices(part, dim):

@@ -1,4 +1,4 @@
-"""One side of a comparison: all ranks of a step, evaluated as one graph, and what its ends are, rank by rank."""
+"""One side of a comparison: all ranks of a step, evaluated as one graph, with the ends of each rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Brought = dict[int, dict[str, torch.Tensor]]
 
 @dataclass(slots=True)
 class Kept:
-    """The tensors of an evaluation that its ends are compared by, by value id."""
+    """The tensors of an evaluation that belong to ends, by value id."""
 
     ends: dict[int, Tensor] = field(default_factory=dict)
     left: dict[int, Tensor] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Side:
         flow: its flow of data.
         left: the memory that it leaves.
         step: the same, for evaluations.
-        evaluation: that of which the numbers count.
+        evaluation: the evaluation whose numbers count.
         kept: the tensors of its ends.
-        moved: the same of an evaluation in which every result was moved a little.
-        means: names of gradients that the optimizer does not take: what is made of them counts.
+        moved: the same from an evaluation with every result moved a little.
+        means: names of gradients that the optimizer does not read: what is computed from them counts.
     """
 
     evaluation: Evaluation
@@ -74,17 +74,17 @@ class Side:
         self.kept = self._run(self.evaluation)
 
     def run_moved(self, stand_ins: Mapping[int, Tensor], jitter: float) -> Evaluation:
-        """Evaluate the step once more, with every result moved a little."""
+        """Evaluate the step again, with every result moved a little."""
         found = Evaluation(self.step, Shared(), stand_ins, leads=True, jitter=jitter)
         self.moved = self._run(found)
         return found
 
     def depends_on(self, source: Value, contents: Tensor, stand_ins: Mapping[int, Tensor], ends: Sequence[End]) -> bool:
-        """Return True if one of some ends is another one with other contents of a source.
+        """Return True if other contents of a source change one of some ends.
 
         Args:
             source: something that the step begins with.
-            contents: that it has now.
+            contents: its contents now.
             stand_ins: contents of sources, by value id.
             ends: of this side.
         """
@@ -100,7 +100,7 @@ class Side:
         return False
 
     def renumber(self, shared: Shared, noise: Mapping[int, float]) -> None:
-        """Give numbers anew; `noise` is how far rounding moves values."""
+        """Number all values again; `noise` is how far rounding moves them."""
         self.evaluation.renumber(shared, noise)
         self.__dict__.pop("ends", None)
 
@@ -139,12 +139,12 @@ class Side:
 
     @cached_property
     def ends(self) -> list[End]:
-        """The ends of all ranks; gradients have the names that they have on one rank."""
+        """The ends of all ranks; gradients have their names on one rank."""
         found = ends_of(self.evaluation, self.left)
         return [replace(end, name=_on_one_rank(end.name)) if end.kind == "gradient" else end for end in found]
 
     def groups(self, kind: str) -> dict[str, Group]:
-        """Return the gradients, or the outputs, of all ranks by name; of a gradient what the optimizer gets."""
+        """Return the gradients, as the optimizer gets them, or the outputs of all ranks by name."""
         found: dict[str, Group] = {}
         chosen = [end for end in self.ends if end.kind == kind]
         if kind == "gradient":
@@ -157,9 +157,10 @@ class Side:
         return found
 
     def _is_taken(self, end: End) -> bool:
-        """Return True if the optimizer takes a gradient, or nothing reads it: else it is a means to what is taken.
+        """Return True if the optimizer or nothing reads a gradient; otherwise it only leads to what the optimizer
+        reads.
 
-        A distributed one that is a term of a sum is reduced by who takes it.
+        A distributed gradient that is a term of a sum is reduced by its reader.
         """
         spec = self._specs.get((end.value.storage, tuple(end.value.shape)))
         if spec is not None and any(placement.kind in ("sum", "avg") for placement in spec.placements):
@@ -182,7 +183,7 @@ class Side:
             group.moved[number] = self.moved.ends[value.id]
 
     def _finish(self, groups: Mapping[str, Group]) -> None:
-        """Return how the distributed tensors of groups were placed."""
+        """Return the placements of the distributed tensors of groups."""
         for group in groups.values():
             grids: dict[tuple[int, ...], Grid] = {}
             for value in group.values.values():
@@ -204,7 +205,7 @@ class Side:
         return found
 
     def left_groups(self) -> list[Group]:
-        """Return the memory that the step changed, what belongs together on several ranks in one group."""
+        """Return the memory that the step changed; what belongs together on several ranks is one group."""
         found: dict[str, Group] = {}
         counts: dict[tuple[int, str], int] = defaultdict(int)
         for value, place in self.left.buffers:
@@ -228,7 +229,7 @@ class Side:
 
     @cached_property
     def places(self) -> dict[int, LeftPlace]:
-        """Who wrote each buffer last, by its id."""
+        """The last writer of each buffer, by its id."""
         return {value.id: place for value, place in self.left.buffers}
 
     def is_read(self, value: Value) -> bool:
@@ -236,7 +237,7 @@ class Side:
         return value.storage in self.left.read
 
     def losses(self) -> list[tuple[End, float, float]]:
-        """Return what backward differentiates, as numbers, and how far rounding moves each."""
+        """Return the numbers that backward differentiates, and how far rounding moves each."""
         found = []
         for end in self.ends:
             if end.kind == "loss" and not self._is_means(end.value):
@@ -247,7 +248,7 @@ class Side:
         return found
 
     def _is_means(self, root: Value) -> bool:
-        """Return True if backward goes on from there with what another rank sent, or it is of memory nothing wrote."""
+        """Return True if backward starts there from what another rank sent, or the loss depends on unwritten memory."""
         start = self.step.starts.get(root.id)
         value = None if start is None else self.rank.value_by_id(start)
         maker = None if value is None else self.flow.maker(value)
@@ -274,7 +275,7 @@ def _on_one_rank(name: str) -> str:
 
 
 def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return what shows the slice of memory that was written, if the rest (padding) is what it was; else all of it."""
+    """Return a view of the written slice of memory if the rest (padding) is unchanged; else the whole."""
     first = written.storage_offset - whole.storage_offset
     is_slice = first >= 0 and first + reach(written.shape, written.stride) <= start.numel() and start.shape == now.shape
 
@@ -290,7 +291,7 @@ def _changed_slice(whole: Value, written: Value, start: Tensor, now: Tensor) -> 
 
 
 class JoinedFlow(DataFlow):
-    """The flow of data of all ranks: what a collective brings is made of what all of them give."""
+    """The data flow of all ranks, in which a collective computes its results from the inputs of all of them."""
 
     rank: JoinedRank
 
@@ -310,10 +311,10 @@ class JoinedTransfers:
         return call in self._rank.meetings
 
     def run(self, call: Call, memory: Memory) -> Brought:
-        """Return what each of the calls that meet one brings, by its id and slot.
+        """Return the results of each call of a collective, by its id and slot.
 
         Raises:
-            ReplayError: what such a collective must deliver is not known.
+            ReplayError: the right result of such a collective is unknown.
         """
         calls = [self._rank.call(number) for number in self._rank.meetings[call.id]]
         sent = [[memory.find(value).detach().clone() for _, value in self._flow.reads(one)] for one in calls]
@@ -339,7 +340,7 @@ class JoinedTransfers:
 
 
 def _laid(call: Call, results: list[torch.Tensor], memory: Memory) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each result of a call, by slot, in the memory that the call was given for it."""
+    """Yield each result of a call, by slot, in the memory that the call got for it."""
     given = {value.record.place: value for _, value in call.input_values() if value.storage}
     made: dict[int, tuple[Value, list[str]]] = {}
     for slot, value in call.result_values():

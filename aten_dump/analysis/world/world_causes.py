@@ -1,12 +1,12 @@
-"""The cause of a difference between layouts: what one rank has and should not, or nothing added up over ranks.
+"""Finds the cause of a difference between layouts: a rank that does something else, or a missing sum over ranks.
 
 Theory of operation
-    The ranks of a side run one program. From the gradient of a rank that is wrong, and that of a rank whose is right,
-    both chains are walked back side by side. Views and copies are passed through. Where the calls are of unlike ops,
-    one rank does what the other does not. Behind a transfer that both took part in, both have the same.
+    The ranks of a side run one program. Starting from the gradient of a rank that is wrong, and that of a rank that is
+    right, both chains of calls are walked back in parallel, through views and copies. Where the ops of the calls
+    differ, one rank does what the other does not. Behind a transfer in which both took part, both have the same.
 
-    What the ranks of a side read first at one place is one tensor. Where the ranks hold their parts of a tensor of the
-    other side's, but for some of them, those read other contents. No call made these: nothing comes before them.
+    What the ranks of a side read first at one place is one tensor. If most ranks hold their parts of a tensor of the
+    other side, the others read wrong contents. No call made these, so they are the cause.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from .side import Side
 
 _COPIES: Final = frozenset({"aten::copy_", "aten::clone", "aten::_to_copy", WAIT_TENSOR})
 Made = tuple[Call, str]  # with the slot of its result
-_FAR: Final = 8  # calls that one rank alone has
-_MOST: Final = 64  # pairs of calls that are looked at: what reduces gradients is near to them
+_FAR: Final = 8  # most calls that only one rank has
+_MOST: Final = 64  # most pairs of calls to look at: calls that reduce gradients are near
 
 _THERE: Final = ", in the baseline"
 
 
 @dataclass(slots=True)
 class WorldFound:
-    """What is known of the ranks of both sides beside their values.
+    """What is known of the ranks of both sides apart from their values.
 
     Attributes:
-        terms: numbers of what each side must add up over ranks.
-        sums: numbers of gradients that are such a sum, of which the other side has the mean.
-        foreign: a source of some ranks that is not what the other side has there.
+        terms: numbers of values that each side must sum over ranks.
+        sums: numbers of gradients that are such a sum, while the other side has the mean.
+        foreign: a source of some ranks that differs from the other side's.
     """
 
     terms: tuple[Container[int], Container[int]] = ((), ())
@@ -82,7 +82,7 @@ class WorldCauses(Causes):
         return super().find(odd, near)
 
     def _reading(self, foreign: Foreign) -> Cause | None:
-        """Return the cause where a rank reads other contents than its part of what the other side reads."""
+        """Return the cause if a rank reads other contents than its part of what the other side reads."""
         side, value = foreign.side, foreign.value
         readers = (call for call in self._sides[side].flow.calls() if self._takes(side, call, value))
         named = next(readers, None)
@@ -94,7 +94,7 @@ class WorldCauses(Causes):
         return self._on_a_side(side, Cause("source", named, None, text, "", slot))
 
     def _beside_a_peer(self, odd: tuple[Sequence[End], Sequence[End]]) -> Cause | None:
-        """Return the cause where a rank does something else with a gradient than one whose gradient is right."""
+        """Return the cause if a rank handles a gradient in another way than a rank whose gradient is right."""
         for side in (0, 1):
             wrong = {end.value.id for end in odd[side]}
             right = {own_name(end.name): end for end in self._ends[side] if end.value.id not in wrong}
@@ -112,7 +112,7 @@ class WorldCauses(Causes):
         return cause if side == 0 else replace(cause, target=None, baseline=cause.target, text=f"{cause.text}{_THERE}")
 
     def _unreduced(self, side: int, end: End) -> Cause:
-        """Return the cause where a rank goes on with its own gradient."""
+        """Return the cause if a rank continues with only its own gradient."""
         flow = self._sides[side].flow
         readers = [call for call in flow.calls() if self._takes(side, call, end.value)]
         made = [call for call in (flow.maker(end.value),) if call is not None]
@@ -122,7 +122,7 @@ class WorldCauses(Causes):
         return self._on_a_side(side, Cause("gradient", named, None, text))
 
     def _undivided(self, side: int, end: End) -> Cause | None:
-        """Return the cause where ranks add up their gradients, and the other side has the mean."""
+        """Return the cause if ranks sum their gradients, and the other side has the mean."""
         writer = self._sides[side].flow.writer(end.value)
         if writer is None:
             return None
@@ -136,7 +136,7 @@ class WorldCauses(Causes):
         return any((v.storage, v.version) == (value.storage, value.version) for _, v in read if v.storage)
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
-        """Return the cause: a rank's part of a tensor from outside may be read by another op than the whole is."""
+        """Return the cause; a rank may read its part of a source by another op than the other side the whole."""
         asked = self._with_other_arguments(cones[0].first, cones[1].first)
         if asked is not None:
             return self._same_op(*asked)
@@ -151,7 +151,7 @@ class WorldCauses(Causes):
         return self._with_a_term(cones) or super()._behind_the_cut(cones, first, other)
 
     def _with_a_term(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return the cause where the first call that computes takes a term of a sum over ranks for the sum."""
+        """Return the cause if the first call that computes uses a term of a sum over ranks as the sum."""
         for side, cone in enumerate(cones):
             evaluation, known = self._sides[side], self._sides[1 - side].holders
             flow = evaluation.flow
@@ -167,14 +167,14 @@ class WorldCauses(Causes):
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Where two ranks part: the call of the rank that is wrong, and what is said of it."""
+    """The place where two ranks diverge: the call of the wrong rank, and a sentence."""
 
     call: Call
     text: str
 
 
 def parted(flow: DataFlow, wrong: Value, right: Value) -> Parted | None:
-    """Return where the chains behind two values of two ranks part; None if they are alike."""
+    """Return where the chains behind the values of two ranks diverge; None if they do not."""
     rank = flow.rank
     assert isinstance(rank, JoinedRank)
     ranks = rank.rank_of_value(wrong.id), rank.rank_of_value(right.id)
@@ -195,7 +195,7 @@ def parted(flow: DataFlow, wrong: Value, right: Value) -> Parted | None:
 
 
 def _reported(ranks: tuple[int, int], flow: DataFlow, ours: Made | None, theirs: Made | None) -> Parted | None:
-    """Return what one rank does and the other does not, of calls of unlike ops."""
+    """Return what only one rank does, for two calls of different ops."""
     rank = flow.rank
     assert isinstance(rank, JoinedRank)
     peer = f"rank {ranks[1]}"
@@ -216,7 +216,7 @@ def _reported(ranks: tuple[int, int], flow: DataFlow, ours: Made | None, theirs:
 
 
 def _near(flow: DataFlow, made: Made) -> Iterator[Call]:
-    """Yield a call and those near behind it, as far as transfers."""
+    """Yield a call and those shortly before it, up to transfers."""
     waiting, count = [made], 0
     while waiting and count < _FAR:
         call, slot = waiting.pop(0)
@@ -228,12 +228,12 @@ def _near(flow: DataFlow, made: Made) -> Iterator[Call]:
 
 
 def _steps(flow: DataFlow, made: Made, op: str) -> int:
-    """Return how many calls back from one there is one of an op; 0 if there is none."""
+    """Return how many calls before a call there is one of an op; 0 if there is none."""
     return next((steps for steps, call in enumerate(_near(flow, made)) if call.op == op), 0)
 
 
 def _transfer(flow: DataFlow, made: Made | None, until: Made | None) -> tuple[int, ...]:
-    """Return the calls of the transfer near behind one, unless a call of the op of `until` comes before it."""
+    """Return the calls of the transfer shortly before a call, unless a call of the op of `until` is nearer."""
     for call in () if made is None else _near(flow, made):
         if until is not None and call.op == until[0].op:
             break
@@ -250,7 +250,7 @@ def _met(flow: DataFlow, call: Call) -> tuple[int, ...]:
 
 
 def _writer(flow: DataFlow, value: Value) -> Made | None:
-    """Return the call that computed a value, with the slot: what only shows or moves it is passed through."""
+    """Return the call that computed a value, with the slot, looking through views and moves."""
     for _ in range(_MOST):
         maker = flow.maker(value)
         if maker is not None and flow.is_view(maker):
@@ -268,18 +268,18 @@ def _writer(flow: DataFlow, value: Value) -> Made | None:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A source that is not what its rank would hold of the other side's tensor."""
+    """A source that differs from its rank's part of the other side's tensor."""
 
     side: int
     value: Value
     contents: Tensor
-    twin: int | None  # the rank that holds the same as its own part
+    twin: int | None  # the rank that holds the same contents as its own part
 
 
 def foreign_source(
     sides: tuple[Side, Side], contents: Mapping[int, Tensor], odd: tuple[Sequence[End], Sequence[End]]
 ) -> Foreign | None:
-    """Return the first source that some ends depend on, and that only some ranks hold as the other side does.
+    """Return the first source of some ends that only some ranks hold as the other side does.
 
     Args:
         sides: evaluated.
@@ -309,9 +309,9 @@ def _take(groups: Sequence[Group], contents: Mapping[int, Tensor]) -> None:
 
 
 def _is_replicated(group: Group, side: Side, other: Side) -> bool:
-    """Return True if all ranks hold the very same, which the other side holds as well."""
+    """Return True if all ranks hold exactly the same, and the other side too."""
     numbers = {side.evaluation.numbers.get(value.id, 0) for value in group.values.values()}
-    return len(numbers) == 1 and bool(other.evaluation.holders.get(*numbers))  # of a share nothing holds the number
+    return len(numbers) == 1 and bool(other.evaluation.holders.get(*numbers))  # a share has no holders
 
 
 def _odd_ones(side: int, group: Group, others: Sequence[Group]) -> Iterator[Foreign]:
