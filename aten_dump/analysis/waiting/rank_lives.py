@@ -97,11 +97,15 @@ def lives_of(dump: Dump, latest: Mapping[int, BegunStep], now_unix_ns: int) -> d
     together = _ended_together(pulses, states)
     alive = any(state in ("alive", "stopped") for state in states.values())
     now = now_unix_ns if alive else max(signs.values(), default=0)
+    coverage = dump.run.get("coverage")  # written as the recording of a rank ends
+    finished = coverage.get("rank") if isinstance(coverage, dict) else None
     found = {}
     for rank in known:
         pulse, step = pulses.get(rank), latest.get(rank)
         kind, error = _kind_of(pulse, step, states[rank], now - signs[rank])
-        if kind == "gone" and rank in together:
+        if kind == "alive" and pulse is None and rank == finished:
+            kind = "closed"
+        elif kind == "gone" and rank in together:
             kind = "alive"
         found[rank] = _life(rank, kind, error, (pulse, step), signs[rank])
     return found

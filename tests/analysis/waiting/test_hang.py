@@ -185,6 +185,14 @@ def recorded(path: Path, world: int, step: Step) -> Path:
     return path
 
 
+def test_one_process_alone_runs_until_its_recording_ends(tmp_path: Path) -> None:
+    with DumpMode(DumpConfig(tmp_path / "dump", durability="step")) as dump:
+        torch.ones(2).neg()
+        dump.step()
+        assert "rank 0: step 0; is running" in hang(tmp_path / "dump").answer()
+    assert "rank 0: step 0; ended its recording" in hang(tmp_path / "dump").answer()
+
+
 def test_ranks_that_agree_have_no_finding_and_those_alike_are_one_line(tmp_path: Path) -> None:
     def step(dump: DumpMode, rank: int) -> None:
         for _ in range(2):
