@@ -1,4 +1,4 @@
-"""The cone: what lies behind the ends that differ, back to where both sides are the same.
+"""The cone: the calls behind the ends that differ, back to where both sides are the same.
 
 In: two evaluated steps and the ends that differ. Out: the calls between the cut and the ends.
 """

@@ -1,8 +1,8 @@
-"""Walks back from values that the other side does not have, until it has them.
+"""Walks back from values that the other side lacks to values that it has.
 
 Theory of operation
-    Where the walk stops both sides are the same: that is the cut. Rewritings that meet again never enter the cone. A
-    view is walked through as a call of its own, so that a wrong slice is found.
+    The walk stops where both sides are the same: that is the cut. If rewritten code leads to the same value again, it
+    is not in the cone. Views count as calls, so that a wrong slice is found.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..rerun.shared_memory import extent
 
 @dataclass(slots=True)
 class Cone:
-    """The part of a step behind some ends that the other side does not have."""
+    """The part of a step behind some ends that the other side lacks."""
 
     calls: dict[int, Call] = field(default_factory=dict)  # by id
-    sources: dict[int, Value] = field(default_factory=dict)  # that the other side does not have
+    sources: dict[int, Value] = field(default_factory=dict)  # values that the other side lacks
     cut: dict[int, Value] = field(default_factory=dict)  # where the walk stopped
 
     @property
@@ -52,7 +52,7 @@ def cone_of(evaluation: Evaluation, other: Container[int], starts: Iterable[Valu
             found.cut[value.id] = value
             continue
         if value.undefined and evaluation.depends(value):
-            found.cut[value.id] = value  # memory that nothing wrote: what reads it is to be asked
+            found.cut[value.id] = value  # memory that nothing wrote: its readers may be the cause
             continue
         maker = flow.maker(value)
         if maker is not None and flow.is_view(maker):
@@ -88,7 +88,7 @@ def _is_known(evaluation: Evaluation, other: Container[int], value: Value) -> bo
 
 
 def made_of_nothing(evaluation: Evaluation, cone: Cone, other: Container[int]) -> set[int]:
-    """Return the ids of the calls of a cone that are given nothing but what such calls made: factories and tables."""
+    """Return the ids of the calls of a cone that only read results of such calls: factories and tables."""
     flow = evaluation.flow
     found: set[int] = set()
     for number, call in sorted(cone.calls.items()):
@@ -107,7 +107,7 @@ def written_parts(value: Value) -> list[Value]:
 
 
 def _covers(whole: Value, part: Value) -> bool:
-    """Return True if a write to one value leaves nothing of what another one saw; of what has no strides, False."""
+    """Return True if a write to one value overwrites all that another one saw; False if there are no strides."""
     if {whole.layout_name, part.layout_name} != {"strided"}:
         return False
     (low, high), (start, end) = extent(whole), extent(part)

@@ -1,14 +1,13 @@
 """Evaluates one recorded step in float64 and numbers its values.
 
 Theory of operation
-    Each call is run once, in execution order, on what the calls before made. What no call made is a *source*: it starts
-    with its recorded contents, or with those of the other side's counterpart (`stand_ins`), so that both sides compute
-    from the same. Results of random ops, of collectives and of ops that cannot be run here are sources too, at the
-    place where they arise. Integers and booleans that were computed of floating numbers are choices: where the recorded
-    one and the float64 one disagree, the target's recorded one is taken, on both sides, as its program went on with it.
-    If the ends differ then, the baseline's may be taken, or none (`EvaluatedStep.chooser`).
-    With `jitter` every result is moved by so much of itself: what then becomes of a value says how far rounding moves
-    it, be it a sum that cancels or the sign of one.
+    Each call is run once, in execution order, on the results of earlier calls. What no call made is a *source*: it has
+    its recorded contents, or those of the other side's counterpart (`stand_ins`), so that both sides compute from the
+    same. Results of random ops, of collectives and of ops that cannot be run here are sources too, at their place in
+    the order. Integers and booleans that were computed from floats are choices. If the recorded choice differs from
+    that of float64, both sides use the target's recorded one, as its program went on with it. If ends differ then, the
+    baseline's choices may be used, or none (`EvaluatedStep.chooser`). With `jitter` every result is moved by a fraction
+    of itself. The change of a value then shows how far rounding moves it, even a sum that cancels, or its sign.
 """
 
 from __future__ import annotations
@@ -46,21 +45,21 @@ Chooser = Literal["target", "baseline", "float64"]
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
-_UNDEFINED: Final = 1.618  # times the rms of the other elements: what stands for those that are undefined
-_COMPILED: Final = "torch.compile:"  # how the op of a call of compiled code begins
-_UNRUN: Final = 2.0  # times the eps of its dtype: what an element of a result that was not run may be off
+_UNDEFINED: Final = 1.618  # times the rms of the other elements: the value of undefined ones
+_COMPILED: Final = "torch.compile:"  # prefix of the ops of compiled code
+_UNRUN: Final = 2.0  # times the eps of its dtype: error of an element of a result that was not run
 _NO_MEMORY: Final = (
     "memory ran out while a step was evaluated in float64 ({error}): give the process more, or set TMPDIR to a folder "
     "on a disk, where values go that memory has no room for"
 )
-_SAFETY: Final = 10.0  # times what the jitter did to a projection: how far rounding may move a value
+_SAFETY: Final = 10.0  # times the change of a projection by jitter: how far rounding may move a value
 
 
 class Transfers(Protocol):
     """The collectives of a recording of all ranks."""
 
     def __contains__(self, call: object, /) -> bool:
-        """Return True if all is known that a collective is given, by id."""
+        """Return True if all inputs of a collective are known, by id."""
         ...
 
     def run(self, call: Call, memory: Memory) -> dict[int, dict[str, torch.Tensor]]:
@@ -79,15 +78,15 @@ class EvaluatedStep:
         flow: its data flow.
         plans: its calls.
         left: buffers of which the contents at the end of the step count.
-        undefined: which elements depend on memory that nothing wrote.
-        wanted: ids of values that are to have a signature of their own, views among them.
-        starts: ids of the gradients that backward was given, by id of what it was called on.
-        transfers: the collectives that can be run, as all ranks are there.
-        loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1: it goes with the
-            precision, and is no part of the function.
-        extremes: what stands for the largest numbers of the dtype that the side computes in. They stand for infinity in
-            masks, and go with the precision.
-        chooser: integers that are computed of floating numbers are those that this side's program went on with.
+        undefined: the elements that depend on memory that nothing wrote.
+        wanted: ids of values that need their own signature, including views.
+        starts: ids of the gradients that backward was given, by id of the tensor it was called on.
+        transfers: the collectives that can be run, because all ranks are present.
+        loss_scales: storages of scales of the loss. Both sides are evaluated with a scale of 1, because the scale
+            belongs to the precision and not to the function.
+        extremes: replacements for the largest numbers of the side's dtype. These mean infinity in masks, and depend on
+            the precision.
+        chooser: the side whose program decides on integers that are computed from floats.
     """
 
     chooser: Chooser = "target"
@@ -111,7 +110,7 @@ class EvaluatedStep:
         self.undefined = UndefinedMemory(flow, runs=True)
 
     def defined(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what stands for a value, with one number for all elements that depend on memory that nothing wrote."""
+        """Return the stand-in of a value, with one number for all elements that depend on unwritten memory."""
         elements = self.undefined.blank_elements(value)
         if elements is None or elements.shape != tensor.shape or tensor.layout is not torch.strided:
             return tensor
@@ -136,7 +135,7 @@ class EvaluatedStep:
 
 
 def _loss_scales(flow: DataFlow) -> Iterator[int]:
-    """Yield the storages that scales of the loss lie in: a scaler updates them, or unscales by their inverse."""
+    """Yield the storages of scales of the loss: a scaler updates them, or unscales by their inverse."""
     for call in flow.calls():
         name = read_op_name(call.op).name
         if name == _UPDATES_SCALE:
@@ -150,7 +149,7 @@ def _loss_scales(flow: DataFlow) -> Iterator[int]:
 
 
 def _extremes(flow: DataFlow) -> dict[float, float]:
-    """Return the largest numbers of float32 for those of the dtype that a side computes in."""
+    """Return replacements for the largest numbers of a side's dtype: those of float32."""
     dtype = computed_dtype(flow.rank)
     if dtype is None or dtype.is_complex or dtype.itemsize >= torch.float32.itemsize:
         return {}
@@ -160,7 +159,7 @@ def _extremes(flow: DataFlow) -> dict[float, float]:
 
 @dataclass(slots=True)
 class Shared:
-    """What both evaluations of a step have in common."""
+    """What both evaluations of a step share."""
 
     numbering: Numbering = field(default_factory=Numbering)
     choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
@@ -172,23 +171,23 @@ class Shared:
 class Evaluation:
     """One side of a step, evaluated.
 
-    It has more than twenty methods and more than fifteen attributes: the tensors and the numbers of one run belong
-    together.
+    It has more than twenty methods and more than fifteen attributes, because the tensors and the numbers of one run
+    belong together.
 
     Attributes:
         numbers: of values, by id.
         signatures: of the values that were looked at, by id.
         sources: the values that no call made and that calls read, by id.
-        unproven: why calls were not evaluated, or not on numbers of their own, by id.
+        unproven: why calls were not evaluated, or only on the other side's numbers, by id.
         holders: the ids of the values that have a number.
-        watch: is shown each result as it was made.
-        watch_all: the same, views too, after it.
+        watch: is called with each result when it is made.
+        watch_all: the same, afterwards, also for views.
         watch_calls: is called after each call.
-        watch_left: is shown what each buffer was left as.
-        replaced: what stands for values that calls make, or show of another one, with its number, by id.
-        rounds: every result is moved by the rounding of its dtype, instead of by `jitter`.
-        rounded: ids of calls that were not run, of which the recorded results are moved by what their dtype rounds.
-        wholes: what memory was that had been written in part last, when nothing looked at it any more.
+        watch_left: is called with the final contents of each buffer.
+        replaced: replacements for results or views, with their numbers, by id.
+        rounds: True if every result is moved by the rounding of its dtype, instead of by `jitter`.
+        rounded: ids of calls that were not run, whose recorded results are moved by the rounding of their dtype.
+        wholes: the last contents of memory that was written in part.
     """
 
     watch: Callable[[Value, torch.Tensor], None] | None = None
@@ -212,10 +211,10 @@ class Evaluation:
 
         Args:
             step: a recorded step and rank.
-            shared: what the other side's evaluation takes part in.
-            stand_ins: contents that take the place of sources, by value id.
-            leads: this is the target: its choices and outcomes count.
-            jitter: relative size of what every result is moved by.
+            shared: what both evaluations share.
+            stand_ins: contents to use for sources, by value id.
+            leads: True for the target, whose choices and outcomes count.
+            jitter: relative size of the change of every result.
         """
         self.flow = step.flow
         self.numbers: dict[int, int] = {}
@@ -224,7 +223,7 @@ class Evaluation:
         self.unproven: dict[int, str] = {}
         self.holders: dict[int, list[int]] = {}
         self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
-        self.changes: dict[int, Signature] = {}  # of what the step left minus what was there before, by value id
+        self.changes: dict[int, Signature] = {}  # of final minus initial contents, by value id
         self.scalars: dict[int, Signature] = {}  # what roots come to with the gradient that backward starts from, by id
         self._of_roots: dict[int, torch.Tensor] = {}
         self._step = step
@@ -235,12 +234,12 @@ class Evaluation:
         self._generator = torch.Generator()
         self._memory = Memory(self._load, lambda value: self.flow.writer(value) is None, seed=int(leads))
         self.in_python = shared.in_python
-        self.took: dict[int, torch.Tensor] = {}  # choices that it went on with and that differ from the recorded, by id
-        self.near: list[NearCall] = []  # calls that differ from the target's by a number, and hardly in the result
+        self.took: dict[int, torch.Tensor] = {}  # choices that it used and that differ from the recorded ones, by id
+        self.near: list[NearCall] = []  # calls with another number than the target's, and nearly the same result
         self._literals: dict[float, float] = dict(step.extremes)
         self._left: list[tuple[Value, Signature]] = []
         self._began: dict[int, int] = {}
-        self._behind: dict[int, torch.Tensor] = {}  # what kernels were given that made what has no name, by value id
+        self._behind: dict[int, torch.Tensor] = {}  # inputs of kernels that made a value without a name, by value id
         self._partly: set[int] = set()  # storages that were written in part last
         self.wholes: list[Signature] = []
         self._brought: dict[int, dict[str, torch.Tensor]] = {}  # by collectives that other ranks began, by call
@@ -283,16 +282,16 @@ class Evaluation:
         self._number_left()
 
     def held(self, value: Value) -> torch.Tensor | None:
-        """Return what stands for a value now, while the evaluation runs; None if it is not in memory."""
+        """Return the current stand-in of a value while the evaluation runs; None if it is not in memory."""
         return self._memory.known(value)
 
     def start_of(self, value: Value) -> torch.Tensor | None:
-        """Return what memory from outside began with."""
+        """Return the initial contents of memory from outside."""
         start = self._stand_ins.get(value.id)
         return _recorded(value) if start is None else start
 
     def _sign_scalars(self) -> None:
-        """Sign what backward differentiates: a root times the gradient that it starts from, summed."""
+        """Sign what backward differentiates: the sum of a root times its starting gradient."""
         for root, start in self._step.starts.items():
             one, other = self._of_roots.get(root), self._of_roots.get(start)
             if one is not None and other is not None and one.shape == other.shape and one.is_floating_point():
@@ -300,7 +299,7 @@ class Evaluation:
         self._of_roots.clear()
 
     def _sign_change(self, value: Value, tensor: torch.Tensor) -> None:
-        """Sign by how much memory changed: beside what stood there, an update may be too small to be seen."""
+        """Sign the change of memory: an update may be too small to show beside the old contents."""
         start = self.start_of(value)
         if start is None or not tensor.is_floating_point() or start.shape != tensor.shape:
             return
@@ -324,7 +323,7 @@ class Evaluation:
 
     @property
     def chooser(self) -> Chooser:
-        """Whose choices both sides went on with."""
+        """The side whose choices both sides use."""
         return self._step.chooser
 
     @property
@@ -342,7 +341,7 @@ class Evaluation:
         return found
 
     def is_changed(self, value: Value) -> bool:
-        """Return True if the step left memory otherwise than it began, be it by next to nothing."""
+        """Return True if the step changed memory, even by very little."""
         change = self.changes.get(value.id)
         return self.at_end.get(value.id) != self.began(value) or (change is not None and change.norm > change.noise)
 
@@ -351,7 +350,7 @@ class Evaluation:
         return next((signature for one, signature in self._left if one.id == value.id), None)
 
     def _sign_wholes(self, freed: Sequence[Group]) -> None:
-        """Sign memory that was written in part last: the other side may have made it whole."""
+        """Sign memory that was last written in part: the other side may have written the whole."""
         for storage, _ in freed:
             whole = self._memory.largest(storage) if storage in self._partly else None
             if whole is not None and not self._step.is_blank(whole[0]):
@@ -389,7 +388,7 @@ class Evaluation:
         return found
 
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
-        """Give numbers anew, from the signatures and keys alone; `noise` is how far rounding moves values, by id."""
+        """Number all values again, from signatures and keys alone; `noise` is how far rounding moves values, by id."""
         signatures, noise = self.signatures, noise or {}
         self.numbers, self.holders, self._began, self._shared = {}, {}, {}, shared
         if noise:
@@ -413,15 +412,15 @@ class Evaluation:
         self._number_left()
 
     def trace(self, numbers: dict[int, int], made: dict[Key, tuple[int, ...]], fresh: Iterator[int]) -> bool:
-        """Number values by which calls made them of what, and not by their contents.
+        """Number values by the calls and inputs that made them, and not by their contents.
 
         Args:
-            numbers: of sources, by id; takes those of what calls make. Sources that are not in it have their contents'.
-            made: the numbers of what calls make, by key; of both sides.
+            numbers: of sources, by id; those of results are added. Other sources have the number of their contents.
+            made: the numbers of results of both sides, by key.
             fresh: numbers that nothing has.
 
         Returns:
-            False where memory says what a value is, and no call does.
+            False if memory identifies a value, and no call does.
         """
         storages = {self.flow.rank.value_by_id(number).storage for number in numbers}
         for plan in self._step.plans:
@@ -437,7 +436,7 @@ class Evaluation:
                 found = made.get(key)
                 if found is None or len(found) != len(values):
                     found = made[key] = tuple(next(fresh) for _ in values)
-            else:  # it is what was recorded, whatever it was given
+            else:  # it has its recorded result, whatever its inputs
                 if any(value.id not in self.numbers for value in values):
                     return False
                 found = tuple(-1 - self.numbers[value.id] for value in values)
@@ -505,7 +504,7 @@ class Evaluation:
             self._note(plan, key)
 
     def _made(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a result of a call as the evaluation goes on with it."""
+        """Return a result of a call as the evaluation uses it."""
         tensor = self._chosen(plan, value, tensor)
         if value.id in self.replaced:
             tensor = self._replace(value, tensor)
@@ -520,14 +519,14 @@ class Evaluation:
         return tensor
 
     def _replace(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-        """Write to what a call made, or to what a view shows, what is to stand there."""
+        """Write the replacement into a result or into a view."""
         contents, number = self.replaced[value.id]
         self._give(value, number)
         self.signatures[value.id] = sign(contents)
         return laid(contents.to(tensor.dtype), tensor)
 
     def _key(self, plan: CallPlan) -> Key:
-        """Return the key of a call, with the target's numbers for those that were computed of numbers read."""
+        """Return the key of a call, with the target's numbers for those that were computed from numbers read."""
         key = plan.key(self.numbers, self._literals)
         if not self._leads and (not plan.is_keyed or self._shared.numbering.by_key(key) is None):
             stand_ins = self.in_python.computed(*key)
@@ -538,7 +537,7 @@ class Evaluation:
         return key
 
     def _note(self, plan: CallPlan, key: Key) -> None:
-        """Note what numbers a call of the target was given, or that a call of the baseline was given others."""
+        """Note the numbers that a call of the target got, or that a call of the baseline got other numbers."""
         masked, floats = key
         if not floats:
             return
@@ -580,7 +579,7 @@ class Evaluation:
         return made
 
     def _meet(self, plan: CallPlan) -> dict[str, Any]:
-        """Run a collective for all of its ranks, when the first of their calls is evaluated."""
+        """Run a collective for all its ranks when the first of their calls is evaluated."""
         transfers = self._step.transfers
         assert transfers is not None
         if plan.call.id not in self._brought:
@@ -590,7 +589,7 @@ class Evaluation:
     # -- what is not run ---------------------------------------------------------------------------------------------
 
     def _take_recorded(self, plan: CallPlan, key: Key, known: tuple[int, ...] | None, why: str) -> None:
-        """Take the results of a call as they were recorded: the target's, where it has a call of the same key."""
+        """Use the recorded results of a call: those of the target if it has a call with the same key."""
         self.unproven[plan.call.id] = why
         numbering = self._shared.numbering
         outcomes = {} if plan.draws else self._shared.outcomes.get(key, {})
@@ -623,14 +622,14 @@ class Evaluation:
 
     @cached_property
     def has_unseen(self) -> bool:
-        """True if compiled code made values of which no op was recorded: they are known as they were recorded."""
+        """True if compiled code made values without a recorded op: then their recorded contents are used."""
         if not runs_compiled(self.flow):
             return False
         makers = (value.producer for value in self.sources.values())
         return any(made is not None and is_compiled(made[0]) for made in makers)
 
     def alone(self, other: Evaluation) -> frozenset[int]:
-        """Return the ids of calls that were not run and have no counterpart: regions that a compiler made."""
+        """Return the ids of calls that were not run and have no counterpart, such as a compiler's regions."""
         found = set()
         for plan in self._step.plans:
             if plan.call.id in self.unproven and not (plan.draws or plan.is_collective):
@@ -640,7 +639,7 @@ class Evaluation:
         return frozenset(found)
 
     def _sign_recorded(self, outcome: Value, value: Value, same: int | None) -> int:
-        """Number a result that was not run and that nothing reads: it is not taken to memory."""
+        """Number a result that was not run and that nothing reads, without keeping it in memory."""
         known = self.numbers.get(value.id)
         if known is not None:
             return known
@@ -651,21 +650,21 @@ class Evaluation:
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _written(self, value: Value, tensor: torch.Tensor) -> None:
-        """Keep the recorded contents of a value in the memory that it lies in, if that is known."""
+        """Keep the recorded contents of a value in its memory, if that is known."""
         there = self._memory.known(value)
         if there is not None and there.shape == tensor.shape and there.dtype == tensor.dtype:
             there = laid(tensor, there)
         self._memory.keep(value, tensor if there is None else there)
 
     def _chosen(self, plan: CallPlan, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-        """Return integers that were computed of floating numbers as the program of the side that chooses went on."""
+        """Return integers that were computed from floats as the choosing side's program used them."""
         if tensor.is_floating_point() or tensor.is_complex() or (not tensor.numel() and not value.numel):
             return tensor
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
         contents, chooser = sign(tensor).contents, self._step.chooser
         takes, chooses = chooser != "float64", self._leads == (chooser == "target")
-        if self._jitter:  # what is moved a little must not choose otherwise for that
+        if self._jitter:  # jitter must not change a choice
             found = self.took.get(value.id)
         else:
             found = self._shared.choices.get(contents) if takes and not chooses else None
@@ -686,7 +685,7 @@ class Evaluation:
         return laid(found, tensor) if found.shape == tensor.shape else found.clone()
 
     def _read_number(self, plan: CallPlan, item: Any) -> None:
-        """Note a number that the program read of a tensor: what is computed of it in Python is not recorded."""
+        """Note a number that the program read from a tensor: what Python computes from it is not recorded."""
         if not isinstance(item, float):
             return
         read = tuple(self.numbers.get(value.id, 0) for _, value in plan.reads)
@@ -703,7 +702,7 @@ class Evaluation:
     # -- sources -----------------------------------------------------------------------------------------------------
 
     def _load(self, value: Value) -> torch.Tensor | None:
-        """Load the memory that a source lies in, all values of the moment at once, as they share it."""
+        """Load the memory of a source, with all values that share it at that moment."""
         group = [value]
         if value.storage and not value.composed and not value.undefined:
             others = (
@@ -741,7 +740,7 @@ class Evaluation:
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def number_of(self, value: Value) -> int:
-        """Return the number of a value that a call is given, now."""
+        """Return the number that an input of a call has at this moment."""
         found = self.numbers.get(value.id)
         if found is None:
             try:
@@ -781,7 +780,7 @@ class Evaluation:
         return self._give(value, self._shared.numbering.number(signature) if same is None else same)
 
     def _sign_parts(self, value: Value, tensor: torch.Tensor) -> None:
-        """Sign the parts of a long tensor: the other side may have them as tensors of their own."""
+        """Sign the parts of a long tensor: the other side may have them as separate tensors."""
         parts = parts_of(value)
         row = tensor.contiguous() if parts else tensor
         for part in parts:
@@ -817,21 +816,21 @@ def _recorded(value: Value) -> torch.Tensor | None:
 
 
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a tensor that are there once, however often an expanded dimension repeats them."""
+    """Return the elements of a tensor, those of expanded dimensions once."""
     return once(tensor) if tensor.layout is torch.strided else tensor
 
 
 def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
-    """Return whole numbers as the dtype that they were in can hold them."""
+    """Return a tensor with its whole numbers rounded to the recorded dtype."""
     if not value.is_floating or value.dtype.is_complex or tensor.layout is not torch.strided:
         return tensor
     return torch.where(tensor == tensor.round(), tensor.to(value.dtype).to(tensor.dtype), tensor)
 
 
 def _move(tensor: torch.Tensor, jitter: float, exact: float, generator: torch.Generator) -> None:
-    """Move elements by so much of themselves, but for whole numbers up to a size that their dtype holds exactly.
+    """Move elements by a fraction of themselves, except whole numbers that their dtype holds exactly.
 
-    Rounding does not change a mask of zeros and ones. If it were moved, what it hides would show.
+    Rounding does not change a mask of zeros and ones. Moving it would uncover what it hides.
     """
     kept = once(tensor)
     is_whole = (kept == kept.round()) & (kept.abs() <= exact)

@@ -1,9 +1,9 @@
-"""Tensors of an evaluation that memory has no room for lie in files.
+"""Keeps tensors of an evaluation in files if memory is short.
 
 Theory of operation
-    What is alive at once in a step may be more than the machine has free: float64 is up to four times what was
-    recorded. Large results are counted while they live. From a third of what was free on, new ones are moved to files
-    without names, which the system reads and writes as it needs the room. Views of them work as ever.
+    The tensors alive at one time in a step may need more than the free memory: float64 takes up to four times the
+    recorded bytes. Large results are counted while they live. Once they take a third of the memory that was free, new
+    ones are moved to files without names, which the system pages in and out. Views of them work as before.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..rerun.memory_need import free_bytes
 
-_LARGE: Final = 1 << 20  # bytes from which on a storage counts
+_LARGE: Final = 1 << 20  # storages of at least so many bytes count
 
 
 class FileMemory:
     """Moves tensors to files once those alive take a third of the memory that was free."""
 
     def __init__(self) -> None:
-        """Take what is free now as what may be used."""
+        """Use the memory that is free now as the limit."""
         self._most_bytes: int | None = None
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}  # large storages that are not in files, by address
         self._nbytes = 0
 
     def within(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors that were just made, in files where memory has no room; those of one storage share one."""
+        """Return new tensors, in files if memory is short; tensors of one storage share a file."""
         moved: dict[int, torch.UntypedStorage] = {}
         return [self._one_within(tensor, moved) for tensor in tensors]
 
@@ -51,7 +51,7 @@ class FileMemory:
         return found.set_(moved[address], tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _has_room(self, storage: torch.UntypedStorage, address: int) -> bool:
-        """Return True if a storage may stay where it is; it counts from now on."""
+        """Return True if a storage may stay in memory; it counts from now on."""
         known = self._alive.get(address)
         if storage.filename is not None or (known is not None and not known[0].expired()):
             return True
@@ -68,14 +68,16 @@ class FileMemory:
 
 
 def _in_file(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """Return the bytes of a storage in a file that has no name any more: it goes with the last tensor.
+    """Return the bytes of a storage in an unlinked file, which is freed with the last tensor.
 
     Raises:
-        MemoryError: there is no room for it on the disk.
+        MemoryError: the disk is full.
     """
     handle, path = tempfile.mkstemp(prefix="aten_dump_values_")
     try:
-        os.posix_fallocate(handle, 0, storage.nbytes())  # else a full disk would end the process at the first write
+        os.posix_fallocate(
+            handle, 0, storage.nbytes()
+        )  # otherwise a full disk would end the process at the first write
         found = torch.UntypedStorage.from_file(path, True, storage.nbytes())
     except OSError as error:
         raise MemoryError(f"nor has {os.path.dirname(path)} room: {error.strerror}") from None

@@ -1,10 +1,11 @@
-"""The tensors of an evaluation, by value: memory is shared as it was recorded, and freed when nobody reads it again.
+"""The tensors of an evaluation, by value: memory is shared as recorded, and freed after its last reader.
 
 Theory of operation
-    Views run as they did and share memory, so that a write through one is seen through the others: after it, the same
-    memory, seen with the same geometry, is the next version's value. A value that no call showed with its geometry is
-    laid over a tensor of its storage. Memory that nothing wrote holds random numbers, others on each side: what depends
-    on them has no counterpart. It is made for a whole storage, as calls may write it slice by slice and read it whole.
+    Views run as recorded and share memory, so that a write through one is seen through the others. After a write the
+    same memory, with the same geometry, is the value of the next version. If no call showed a value with its geometry,
+    it becomes a view of a tensor of its storage. Memory that nothing wrote holds random numbers, different ones on each
+    side: what depends on them has no counterpart. It is allocated for a whole storage, as calls may write it slice by
+    slice and read it whole.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from ...errors import AtenDumpError, ReplayError
 from ...geometry import reach
 from ..rerun.shared_memory import extent, wide
 
-UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # what torch and the reader raise of bytes
+UNREADABLE: Final = (AtenDumpError, RuntimeError, TypeError, ValueError)  # errors of torch and the reader about bytes
 _BLANK: Final = (0.5, 1.5)  # what lies in memory that nothing wrote
-_LARGE: Final = 1 << 22  # elements; more may be a buffer of which only slices are used
-Group = tuple[int, int]  # (storage, 0), or (0, value) of what has no storage
+_LARGE: Final = 1 << 22  # elements; a longer one may be a buffer of which only slices are used
+Group = tuple[int, int]  # (storage, 0), or (0, value) if there is no storage
 
 
 def group_of(storage: int, value: int) -> Group:
-    """Return what memory a value belongs to: values of one storage live and die together."""
+    """Return the memory of a value: values of one storage live and die together."""
     return (storage, 0) if storage else (0, value)
 
 
@@ -49,7 +50,7 @@ class Memory:
         Args:
             load: returns the contents of a value that no call made, or None.
             is_unseen: returns True if no call wrote the contents of a value.
-            seed: of what lies in memory that nothing wrote.
+            seed: for the contents of memory that nothing wrote.
         """
         self._load = load
         self._is_unseen = is_unseen
@@ -64,7 +65,7 @@ class Memory:
         self._bases: dict[int, _Base] = {}  # whole storages, of which only slices were seen, by storage
 
     def keep(self, value: Value, tensor: torch.Tensor) -> None:
-        """Take a tensor as what stands for a value from now on."""
+        """Use a tensor for a value from now on."""
         storage = value.storage
         self._by_id[value.id] = tensor
         self._ids.setdefault(group_of(storage, value.id), []).append(value.id)
@@ -81,9 +82,9 @@ class Memory:
                     self._by_storage.setdefault(storage, []).append((value, tensor))
 
     def begin(self, value: Value, tensor: torch.Tensor) -> None:
-        """Take a tensor that a call made anew: what its storage was before lies elsewhere, and is known by id alone.
+        """Use a new tensor for a value: earlier values of its storage are elsewhere, and known only by id.
 
-        An optimizer may move parameters into one long tensor, and a recording show both as the same memory.
+        An optimizer may move parameters into one long tensor, while a recording shows both as the same memory.
         """
         known = self._by_storage.get(value.storage, ()) if value.storage else ()
         if any(not _share(other, tensor) for _, other in known):
@@ -91,7 +92,7 @@ class Memory:
         self.keep(value, tensor)
 
     def _forget(self, storage: int) -> None:
-        """Forget what a storage looks like, but for the values that are known by id."""
+        """Forget the tensors of a storage, except values that are known by id."""
         self._bases.pop(storage, None)
         self._by_storage.pop(storage, None)
         for place in self._places.pop(storage, ()):
@@ -106,7 +107,7 @@ class Memory:
         return None if known is None else (self._newest.get(known[0].record.place, known[0]), known[1])
 
     def meant(self, value: Value) -> torch.Tensor | None:
-        """Return the floating numbers that a value is the bytes of, if that is what it is."""
+        """Return the floats whose bytes a value shows, if it does."""
         if value.dtype_name != "uint8" or not value.storage:
             return None
         for other, tensor in reversed(self._by_storage.get(value.storage, ())):
@@ -119,7 +120,7 @@ class Memory:
         return None
 
     def carry(self, source: Value, target: Value) -> None:
-        """Take along what other dtypes see of bytes that were copied to another storage, all of them."""
+        """Copy the views in other dtypes along with all bytes of a storage."""
         if source.storage_offset or target.storage_offset:
             return
         nbytes = source.numel * source.dtype.itemsize
@@ -148,7 +149,7 @@ class Memory:
         return found
 
     def _forget_what_was_written_over(self, value: Value) -> None:
-        """Forget the tensors of a storage that something wrote to which was not recorded: a compiled kernel."""
+        """Forget the tensors of a storage after an unrecorded write, as of a compiled kernel."""
         newest = self._newest_version.get(value.storage, value.version)
         if value.version > newest and value.has_data and self._is_unseen(value):
             self._newest_version[value.storage] = value.version
@@ -172,7 +173,7 @@ class Memory:
         return found
 
     def blank(self, value: Value) -> torch.Tensor:
-        """Return memory that nothing has written, for a value that is only written to."""
+        """Return unwritten memory for a value that is only written to."""
         found = self.known(value)
         if found is None and value.storage in self._bases:
             found = self._bases[value.storage].slice_of(value)
@@ -189,13 +190,13 @@ class Memory:
         return found
 
     def _unwritten(self, dtype: torch.dtype, count: int) -> torch.Tensor:
-        """Return memory that nothing has written, in a row."""
-        if count > _LARGE:  # pages nobody touches yet
+        """Return unwritten memory, as one dimension."""
+        if count > _LARGE:  # pages are not touched yet
             return torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8)).view(dtype)
         found = torch.empty(count, dtype=dtype)
         if dtype.is_floating_point:
             return found.uniform_(*_BLANK, generator=self._generator)
-        return found.fill_(_BLANK[0]) if dtype.is_complex else found.zero_()  # that may be indices
+        return found.fill_(_BLANK[0]) if dtype.is_complex else found.zero_()  # they may be indices
 
     def _laid_over(self, value: Value) -> torch.Tensor | None:
         """Return a view on the newest tensor of the same storage that reaches as far."""
@@ -221,7 +222,7 @@ class _Base:
             self._written.as_strided(value.shape, value.stride, value.storage_offset).fill_(True)
 
     def seen_as(self, value: Value) -> torch.Tensor | None:
-        """Return what a value is, if all of it was written."""
+        """Return the contents of a value, if all of it was written."""
         if not self._fits(value) or not self._written.as_strided(value.shape, value.stride, value.storage_offset).all():
             return None
         return self.slice_of(value)
@@ -250,6 +251,6 @@ def _bits(value: Value) -> tuple[object, ...]:
 
 
 def seen_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return how many elements of its memory a tensor shows; of those that show as many, what repeats none is more."""
+    """Return how many elements of its memory a tensor shows; repeated elements rank it lower among equals."""
     count = math.prod(size for size, step in zip_longest(shape, stride, fillvalue=1) if step)
     return count, -math.prod(shape)

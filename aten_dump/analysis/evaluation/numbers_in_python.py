@@ -1,14 +1,13 @@
-"""Numbers that a program read of tensors, and those that it gives to calls.
+"""Matches the numbers that programs read from tensors, and those that they pass to calls.
 
 Theory of operation
-    Data flows through Python too: a norm is read, a factor is computed of it, a call is given the factor. Numbers that
-    both sides read of the same value stand for each other. What Python computed of them is not recorded. A number
-    counts as computed if the same call of the other side is given one that is at most so many times further from it as
-    rounding has put numbers apart that were read before, in this step or the one before; or if one number alone of the
-    other side's calls is as close. A number of few digits was written by somebody, and never counts. This is an
-    estimate, and counted as one.
-    A number that somebody wrote is an argument. The same call with another one is another function, even where the
-    result hardly shows it (an epsilon): such calls are noted.
+    Data flows through Python too: a program reads a norm, computes a factor and passes it to a call. Numbers that both
+    sides read from the same value stand for each other. What Python computed from them is not recorded. A number counts
+    as computed if the other side's same call gets nearly the same one. The tolerance is a multiple of how far rounding
+    separated the numbers that were read earlier, in this step or the one before. It also counts if exactly one number
+    of the other side's calls is as close. A number with few digits was written in the program, and never counts. This
+    is an estimate, and reported as one. A number from the text of a program is an argument. The same call with another
+    one is another function, even if the result hardly shows it (an epsilon): such calls are noted.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from ...dump import Call
 from ..signatures.signature import TOLERANCE, Signature, distance, is_same
 
 COMPUTED: Final = "given a number that was computed in Python, it seems, of numbers that were read of tensors before"
-_AMPLIFIES: Final = 8.0  # honest arithmetic may put numbers so many times further apart than those it was done on
-_WRITTEN: Final = 8  # digits that a number has at the most which a person wrote
-_ROUNDING: Final = 8.0  # times the epsilon of a dtype: what is further apart widens nothing
+_AMPLIFIES: Final = 8.0  # factor by which honest arithmetic may separate numbers further
+_WRITTEN: Final = 8  # most digits of a number that a person wrote
+_ROUNDING: Final = 8.0  # times the epsilon of a dtype: numbers further apart do not widen the tolerance
 
 
 @dataclass(frozen=True, slots=True)
 class NearCall:
-    """A call of each side: the same one but for a number, and their results are next to the same."""
+    """A call of each side, the same except for a number, with nearly equal results."""
 
     target: Call
     baseline: Call
@@ -40,25 +39,25 @@ class NearCall:
 
 @dataclass(slots=True)
 class NumbersInPython:
-    """The numbers that the target read and gave to calls.
+    """The numbers that the target read and passed to calls.
 
     Attributes:
-        apart: the furthest that rounding has put numbers apart which both sides read, over the larger one.
-        unknown: ids of the target's calls that were given a number of which it is not known how it was computed.
+        apart: the largest relative distance of numbers that both sides read.
+        unknown: ids of the target's calls with a number of unknown origin.
     """
 
     apart: float = 0.0
     unknown: set[int] = field(default_factory=set)
     _read: dict[tuple[int, ...], list[float]] = field(default_factory=dict)  # by numbers of what was read
     _given: dict[Hashable, list[tuple[tuple[float, ...], Call, dict[int, Signature]]]] = field(default_factory=dict)
-    _users: dict[float, list[int]] = field(default_factory=dict)  # of numbers that nobody wrote: the target's calls
+    _users: dict[float, list[int]] = field(default_factory=dict)  # of computed numbers: the target's calls
 
     def read(self, of: tuple[int, ...], number: float) -> None:
-        """Take a number that the target read of some values."""
+        """Take a number that the target read from some values."""
         self._read.setdefault(of, []).append(number)
 
     def read_alike(self, of: tuple[int, ...], number: float, call: Call) -> float | None:
-        """Return what the target read of values of which a call of the baseline read a number."""
+        """Return the number that the target read from the values of a baseline's call."""
         known = self._read.get(of)
         if known is None:
             return None
@@ -68,14 +67,14 @@ class NumbersInPython:
         return known[0]
 
     def note(self, masked: Hashable, floats: tuple[float, ...], call: Call, results: dict[int, Signature]) -> None:
-        """Take the numbers that a call of the target was given, by its key without them."""
+        """Take the numbers that a call of the target got, by its key without them."""
         self._given.setdefault(masked, []).append((floats, call, results))
         for number in floats:
             if not _is_written(number):
                 self._users.setdefault(number, []).append(call.id)
 
     def computed(self, masked: Hashable, floats: tuple[float, ...]) -> dict[float, float]:
-        """Return the target's numbers for those of a call of the baseline that were computed of numbers read."""
+        """Return the target's numbers for those of a baseline's call that were computed from numbers read."""
         for ours, call, _ in self._given.get(masked, ()) if self.apart else ():
             others = [(one, other) for one, other in zip(ours, floats, strict=True) if one != other]
             if others and all(self._is_computed(*pair) for pair in others):
@@ -84,7 +83,7 @@ class NumbersInPython:
         return self._alike(floats) if self.apart else {}
 
     def _alike(self, floats: tuple[float, ...]) -> dict[float, float]:
-        """Return the target's numbers for those that only one of the target's is next to, whatever the call."""
+        """Return the target's numbers for those that are close to exactly one of them, in any call."""
         found = {}
         for number in floats:
             alike = [one for one in self._users if self._is_computed(one, number)] if number not in self._users else []
@@ -101,7 +100,7 @@ class NumbersInPython:
     def near(
         self, masked: Hashable, floats: tuple[float, ...], call: Call, signatures: Mapping[int, Signature]
     ) -> list[NearCall]:
-        """Return the target's call that is the same as one of the baseline's but for a number, if that is all."""
+        """Return the target's call that differs from a baseline's only in a number."""
         known = self._given.get(masked, ())
         if len(known) != 1:
             return []
@@ -115,7 +114,7 @@ class NumbersInPython:
 
 
 def is_near(near: NearCall, target: Mapping[int, Signature], baseline: Mapping[int, Signature]) -> bool:
-    """Return True if the results of two calls count as the same, and differ by more than their dtype rounds."""
+    """Return True if the results of two calls count as the same, but differ by more than their dtype rounds."""
     pairs = [(target[one], baseline[other]) for one, other in near.results if one in target and other in baseline]
     if not pairs or not all(is_same(*pair) for pair in pairs):
         return False
@@ -127,18 +126,18 @@ def is_near(near: NearCall, target: Mapping[int, Signature], baseline: Mapping[i
 
 
 def _epsilon(call: Call) -> float:
-    """Return the epsilon of the coarsest dtype among what a call was given."""
+    """Return the epsilon of the coarsest dtype among a call's inputs."""
     dtypes = [value.dtype for _, value in call.input_values() if value.is_floating]
     return max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
 
 
 def _relative_distance(one: float, other: float) -> float:
-    """Return how far two numbers are apart, over the larger one."""
+    """Return the distance of two numbers, relative to the larger one."""
     largest = max(abs(one), abs(other))
     return abs(one - other) / largest if math.isfinite(largest) and largest else 0.0 if one == other else math.inf
 
 
 def _is_written(number: float) -> bool:
-    """Return True if a number has as few digits as one in a program's text."""
+    """Return True if a number has few digits, like one in a program's text."""
     digits = repr(number).partition("e")[0].lstrip("-").replace(".", "").strip("0")
     return len(digits) <= _WRITTEN

@@ -1,4 +1,4 @@
-"""What an evaluation asks of each recorded call, read once: a step is evaluated up to three times."""
+"""What an evaluation needs of each recorded call, read once for all evaluations of a step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .memory import Group, group_of
 
 _CASTS: Final = "aten::_to_copy"
 _COPY: Final = "aten::copy_"
-_ATTENTION: Final = "scaled_dot_product"  # draws nothing without dropout; running it shows which
+_ATTENTION: Final = "scaled_dot_product"  # they draw only with dropout; running them shows it
 
 
-Key = tuple[Hashable, tuple[float, ...]]  # a call without the floating numbers among its arguments, and these
+Key = tuple[Hashable, tuple[float, ...]]  # a call without the floats among its arguments, and these floats
 
 
 @dataclass(slots=True)
@@ -30,21 +30,21 @@ class CallPlan:
     call: Call
     read: set[int]  # ids of the values whose contents it reads
     reads: list[tuple[str, Value]]
-    results: dict[str, Value]  # what it makes, by slot; no views
+    results: dict[str, Value]  # its results, by slot, without views
     recorded: list[tuple[str, Any]]  # all that it returned and wrote, by slot
-    is_run: bool  # False: it returns memory that nothing has written, or it raised
+    is_run: bool  # False if it returns unwritten memory, or raised
     may_draw: bool  # random numbers
-    draws: bool  # it does, as its op always does or running it showed
+    draws: bool  # it draws: its op always does, or running it showed that
     is_collective: bool
     makes_integers: bool  # of floats, by a cast
-    copies: tuple[Value, Value] | None  # bytes of a storage to those of another
-    frees: list[Group]  # memory that no later call looks at
-    is_met: bool = False  # what all ranks give to it is known
+    copies: tuple[Value, Value] | None  # copies bytes of a storage to another
+    frees: list[Group]  # memory that no later call reads
+    is_met: bool = False  # the inputs of all its ranks are known
     _form: _Form | None = None
 
     @property
     def is_keyed(self) -> bool:
-        """True if calls of equal keys make the same."""
+        """True if calls with equal keys have equal results."""
         return not (self.draws or self.is_met)
 
     def key(self, number_of: Mapping[int, int], literals: Mapping[float, float]) -> Key:
@@ -67,11 +67,11 @@ class CallPlan:
 
 class _Dtype(NamedTuple):
     name: str
-    is_whole: bool  # of integers, which wrap around: those of another dtype are others
+    is_whole: bool  # of integers, which wrap around, so that the dtype matters
 
 
 class _Form(NamedTuple):
-    """The arguments of a call, apart from the numbers that stand for tensors."""
+    """The arguments of a call without the numbers of tensors."""
 
     structure: Hashable  # with shapes in the places of tensors, and gaps for floating numbers
     values: tuple[tuple[int, _Dtype], ...]  # id, 0 of what is only written to
@@ -107,7 +107,7 @@ def _branch(tree: Any, found: list[Any]) -> Hashable:
 
 
 def _copied(call: Call) -> tuple[Value, Value] | None:
-    """Return the bytes that a call copies, and where to: a deep copy is one of storages, not of tensors."""
+    """Return the bytes that a call copies, and their destination: a deep copy copies storages, not tensors."""
     given = dict(call.input_values())
     found = [given[slot] for slot in ("input.1", "input.0") if slot in given]
     is_of_bytes = len(found) == 2 and all(v.dtype_name == "uint8" and v.storage for v in found)
@@ -115,7 +115,7 @@ def _copied(call: Call) -> tuple[Value, Value] | None:
 
 
 def plan_of(flow: DataFlow, met: Container[int] = ()) -> list[CallPlan]:
-    """Return the calls of a step, as evaluations need them; `met` are the collectives that can be run."""
+    """Return the plans of a step's calls; `met` are the collectives that can be run."""
     random = flow.rank.tables.random
     found = []
     last: dict[Group, CallPlan] = {}

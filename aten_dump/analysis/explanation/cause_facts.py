@@ -37,7 +37,7 @@ def explained(
         rows: the rows of all that was compared.
         findings: in the order of execution.
         whole: True if both are the same part of a program; then the origin of NaN and the settings of the runs count
-        too.
+            too.
     """
     notes: list[str] = []
     if whole:

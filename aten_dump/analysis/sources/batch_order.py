@@ -49,7 +49,7 @@ def batch_order(flows: tuple[DataFlow, DataFlow], sources: Sources) -> BatchOrde
     Args:
         flows: of both sides.
         sources: matched. No paired source may have as many rows in an order that matters: labels in the old order would
-        now belong to other rows.
+            now belong to other rows.
     """
     if not sources.baseline or len(sources.baseline) != len(sources.target):
         return None
