@@ -76,21 +76,21 @@ def _over(error: float, floor: float) -> float:
 
 
 def summed_terms(call: Call, result: Value | None = None) -> float:
-    """Return about how many terms an element of a call's result sums: of the largest one, if none is given."""
+    """Return about how many terms an element of a call's result sums; by default of the largest result."""
     largest = max((value.numel for _, value in call.result_values()), default=1)
     outputs = largest if result is None else result.numel
     return terms_of(call.op, [value.numel for _, value in call.input_values()], max(outputs, 1))
 
 
 def distance(target: Value, baseline: Value, close: Closeness, depth: int, error: float = 0.0) -> tuple[float, float]:
-    """Return the limit for two values after so many ops, and how many times that they are apart.
+    """Return the limit for two values after some ops, and their distance as a multiple of it.
 
     Args:
-        target: of the dump in question.
+        target: the target's value.
         baseline: its counterpart.
         close: how close they are.
         depth: ops that they went through.
-        error: of what they were made of; an honest op may make it larger.
+        error: of their inputs; an honest op may make it larger.
     """
     if close.shape is not None or close.nonfinite:
         return 0.0, math.inf
@@ -109,5 +109,5 @@ def limits_of(target: Value, baseline: Value) -> Limits:
 
 
 def coarser_of(target: Value, baseline: Value) -> torch.dtype:
-    """Return the dtype of two that has fewer digits."""
+    """Return the coarser one of two dtypes."""
     return max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps)

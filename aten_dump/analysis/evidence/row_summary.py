@@ -1,9 +1,9 @@
-"""What an answer needs to know of the rows of one step and rank, and rows kept small where there are many of those.
+"""What an answer needs from the rows of one step and rank, and rows in a compact form if there are many.
 
 Theory of operation
-    A row takes half a kilobyte and a step has thousands, so those of a thousand ranks would not fit into memory. Of
-    many step-ranks the rows are packed (`PackedRows`), to a thirtieth, and unpacked for whoever reads them; what the
-    answer of the whole comparison asks of all is counted once, before.
+    A row takes half a kilobyte and a step has thousands, so the rows of a thousand ranks would not fit into memory. If
+    there are many step-ranks, rows are packed to a thirtieth (`PackedRows`) and unpacked when they are read. What the
+    answer needs from all rows is counted once, before packing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final, overload
 
 from .findings import Place, Row, Status
 
-MOST_WHOLE: Final = 16  # step-ranks of one comparison of which the rows are kept as they are
+MOST_WHOLE: Final = 16  # most step-ranks of one comparison whose rows are not packed
 _MOST_NAMED: Final = 4
 NOT_COMPARED: Final = "what it made was read, and could not be compared"
 
 
 @dataclass(slots=True)
 class Firsts:
-    """The first calls of a kind, by a row each, and how many there are."""
+    """The first calls of a kind, each by a row, and the number of all."""
 
     rows: list[Row] = field(default_factory=list)
     count: int = 0
@@ -50,11 +50,11 @@ class RowSummary:
     """Counts over rows."""
 
     statuses: Counter[Status] = field(default_factory=Counter)
-    judged: Counter[Status] = field(default_factory=Counter)  # of those of which there is something to compare
+    judged: Counter[Status] = field(default_factory=Counter)  # of those with something to compare
     let_through: Counter[str] = field(default_factory=Counter)  # by the user's rule
     why_unknown: Counter[str] = field(default_factory=Counter)  # reasons
-    undefined: int = 0  # of those that are unknown, made of memory that nothing had written
-    not_compared: int = 0  # calls without a counterpart of which nobody knows what they lead to
+    undefined: int = 0  # of unknown ones that were made from unwritten memory
+    not_compared: int = 0  # calls without a counterpart whose effect is unknown
     first_different: Row | None = None
     unmatched: Firsts = field(default_factory=Firsts)
     seen_otherwise: Firsts = field(default_factory=Firsts)  # other arguments, and no data show the effect
@@ -79,7 +79,7 @@ class RowSummary:
             self.seen_otherwise.add(row)
 
     def add_all(self, other: RowSummary) -> None:
-        """Count what was counted of rows that come later."""
+        """Add the counts of later rows."""
         self.statuses += other.statuses
         self.judged += other.judged
         self.let_through += other.let_through
@@ -102,7 +102,7 @@ def summary_of(rows: Iterable[Row]) -> RowSummary:
 
 
 class PackedRows(Sequence["Row"]):
-    """Rows that are unpacked each time when somebody reads them, which takes 10 us a row."""
+    """Rows that are unpacked at each reading, which takes 10 us per row."""
 
     __slots__ = ("_count", "_packed", "summary")
 

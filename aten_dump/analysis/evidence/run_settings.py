@@ -1,4 +1,4 @@
-"""What the two runs of a comparison were set to otherwise, as far as it decides what an op gives."""
+"""Differences in the settings of two runs that affect the results of ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_NAMED: Final = 8
 
 
 def set_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a sentence about the settings in which two runs differ; none where they do not, or nobody knows.
+    """Return a sentence about the settings in which two runs differ, if they are known and do.
 
     Args:
         target: what run.json of the target says; a setting that one side does not name is left out.
@@ -51,7 +51,7 @@ def _has_note(run: Mapping[str, Any], code: str) -> bool:
 
 
 def summed_otherwise(target: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
-    """Return True if two runs may add up the statistics of one tensor in another order."""
+    """Return True if two runs may sum the statistics of a tensor in different orders."""
     return any(target.get(name) != baseline.get(name) for name in ("threads", "devices", "recorder"))
 
 

@@ -1,4 +1,4 @@
-"""The batch of a step: what its outermost modules are given and no module made."""
+"""The batch of a step: the inputs of its outermost modules that no module made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...dump import Call, RankDump, Value
 
 
 def batch_of(rank: RankDump) -> list[Value]:
-    """Return the tensors that outermost modules are given, but for those that were made of another module's results.
+    """Return the inputs of outermost modules, except those that were made from another module's results.
 
     A program may call the parts of its model one by one.
     """
@@ -16,7 +16,7 @@ def batch_of(rank: RankDump) -> list[Value]:
 
 
 def _is_made(value: Value, known: dict[int, bool]) -> bool:
-    """Return True if a module made a value or something that it was made of; `known` says so of calls, by id."""
+    """Return True if a module made a value or anything behind it; `known` has the answers for calls, by id."""
     waiting, seen = [value], set[int]()
     found = False
     while waiting and not found:

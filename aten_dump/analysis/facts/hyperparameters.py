@@ -1,7 +1,7 @@
-"""Which hyperparameters a number in an optimizer's step comes of, and in which two runs differ.
+"""Finds the hyperparameters behind a number in an optimizer's step, and those in which two runs differ.
 
-An optimizer's ops are given numbers that Python has computed: ``1 - lr * weight_decay``, ``-lr``, ``1 - beta1``. The
-groups' settings are recorded, so that what gives just this number is found by trying.
+An optimizer's ops get numbers that Python has computed: ``1 - lr * weight_decay``, ``-lr``, ``1 - beta1``. The settings
+of the groups are recorded, so the formula of a number is found by trying.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 from ...dump import RankDump
 from ...dump.optimizer_groups import OptimizerGroup
 
-_CLOSE: Final = 1e-9  # numbers of Python are float64: what is no nearer is another one
+_CLOSE: Final = 1e-9  # numbers of Python are float64: at a greater distance they are different
 _MOST_NAMED: Final = 4
 _MOST_STEPS: Final = 10_000_000  # of an optimizer
 
-# What is given to ops, by the settings that it comes of.
+# The numbers that ops get, by the settings that give them.
 _FORMULAS: Final[dict[str, tuple[tuple[str, ...], Callable[..., float]]]] = {
     "lr": (("lr",), lambda lr: lr),
     "-lr": (("lr",), lambda lr: -lr),
@@ -42,7 +42,7 @@ _FORMULAS: Final[dict[str, tuple[tuple[str, ...], Callable[..., float]]]] = {
 def numbers_sentence(
     target: float, baseline: float, ours: Sequence[OptimizerGroup], theirs: Sequence[OptimizerGroup]
 ) -> str:
-    """Return what two different numbers of one argument come of, "" where nothing recorded gives both.
+    """Return the origin of two different numbers of one argument, or "" if no recorded settings give both.
 
     Returns:
         ``"0.99990545 is 1 - lr x weight_decay of lr 0.001, weight_decay 0.0946; in the baseline of lr 0.001,
@@ -56,7 +56,7 @@ def numbers_sentence(
 
 
 def optimizers_otherwise(target: RankDump, baseline: RankDump) -> Iterator[str]:
-    """Yield how the hyperparameters of two steps differ, a clause for each group; nothing where they do not."""
+    """Yield how the hyperparameters of two steps differ, a clause for each group."""
     theirs = {group.name: group for group in baseline.optimizers}
     for group in target.optimizers:
         other = theirs.get(group.name)

@@ -1,7 +1,7 @@
-"""What two runs differ in because gradient scalers multiplied their losses by other numbers, or one had no scaler.
+"""Differences that come from the scales of gradient scalers, or from a scaler in one run only.
 
-Until gradients are unscaled, the loss and all gradients of one run are the other's times the ratio of both scales, and
-what is computed of the scale alone is that times it, or divided by it. Nothing else is excused.
+Until gradients are unscaled, the loss and all gradients of one run are the other's times the ratio of both scales. What
+is computed from the scale alone is multiplied or divided by it. Nothing else is excused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ROUNDING: Final = {True: (4e-3, 1e-4), False: (1e-5, 1e-9)}  # half or not: of 
 
 @dataclass(frozen=True, slots=True)
 class ScaleRatio:
-    """By how much scaled losses and gradients of two step-ranks differ."""
+    """The ratio of scaled losses and gradients of two step-ranks."""
 
     target: float | None  # scale of the loss, None without a scaler
     baseline: float | None
-    half: bool  # one of them computes in half precision: what counts as equal is coarser
+    half: bool  # one of them computes in half precision, so the tolerance is coarser
 
     @property
     def number(self) -> float:
@@ -37,7 +37,7 @@ class ScaleRatio:
         Args:
             error: relative L2 between target and baseline.
             cosine: between them.
-            one_element: it may be of the scale itself, and so of its inverse.
+            one_element: True for a single number, which may be the scale or its inverse.
         """
         if error is None or cosine is None:
             return False
@@ -55,7 +55,7 @@ class ScaleRatio:
         return (self.number, 1 / self.number) if one_element else (self.number,)
 
     def explains_unscaled(self, error: float | None) -> bool:
-        """True if unscaled gradients, or what comes of them, are as near as the coarser precision lets them be."""
+        """True if unscaled gradients, or results of them, are as close as the coarser precision allows."""
         return error is not None and error <= _ROUNDING[self.half][0]
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class ScaleRatio:
 
 
 def scale_ratio(target: RankDump, baseline: RankDump) -> ScaleRatio | None:
-    """Return by how much the scales of two step-ranks differ; None where they do not."""
+    """Return the ratio of the scales of two step-ranks; None if they are equal."""
     scales = target.loss_scale, baseline.loss_scale
     if (scales[0] or 1.0) == (scales[1] or 1.0):
         return None

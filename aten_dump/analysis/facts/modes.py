@@ -12,7 +12,7 @@ _TRAINING: Final = {True: "training", False: "evaluation"}
 
 
 def mode_sentence(target: Call, baseline: Call) -> str:
-    """Return in which modes two calls of one phase ran that are not the same, "" where both did."""
+    """Return the modes of two calls of one phase, or "" if they are the same."""
     if target.phase != baseline.phase:
         return ""
     modes = target.training, baseline.training
@@ -34,7 +34,7 @@ def _is_compiled(call: Call) -> bool:
 
 
 def module_sentence(call: Call, other: RankDump) -> str:
-    """Return in which mode the module of a call is on a side that has no such call, "" where it is in the same."""
+    """Return the mode of a call's module on the side without the call, or "" if it is the same."""
     if call.training is None or not call.module:
         return ""
     there = next((c for c in other.calls.filter(kind="module", phase="forward") if c.module == call.module), None)
@@ -44,7 +44,7 @@ def module_sentence(call: Call, other: RankDump) -> str:
 
 
 def grad_mode_sentence(pairs: Iterable[tuple[Call, Call]]) -> str:
-    """Return at which call grad mode first is another one, and at how many; "" where it is the same at all.
+    """Return the first call with another grad mode, and the number of them; "" if there is none.
 
     Calls at other lines may be no counterparts: a reference model runs without gradients by design.
     """
@@ -61,7 +61,7 @@ def grad_mode_sentence(pairs: Iterable[tuple[Call, Call]]) -> str:
 
 
 def modules_otherwise(target: RankDump, baseline: RankDump) -> Iterator[str]:
-    """Yield which modules are in training on one side and in evaluation on the other, as a clause for each way."""
+    """Yield a clause for the modules that are in training on only one side, for each side."""
     ours, theirs = _by_module(target), _by_module(baseline)
     for mode in (True, False):
         names = [name for name, found in ours.items() if found is mode and theirs.get(name) is (not mode)]
@@ -72,7 +72,7 @@ def modules_otherwise(target: RankDump, baseline: RankDump) -> Iterator[str]:
 
 
 def _by_module(rank: RankDump) -> dict[str, bool]:
-    """Return by path if each module was in training where it first ran; outer modules come first."""
+    """Return, by path, if each module was in training when it first ran; outer modules come first."""
     found: dict[str, bool] = {}
     for call in rank.calls.filter(kind="module", phase="forward"):
         if call.training is not None:

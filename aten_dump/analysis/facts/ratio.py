@@ -17,12 +17,12 @@ Elements = torch.Tensor | Value
 _MOST: Final = 1 << 24  # of a whole number, or one over it
 _MOST_PARTS: Final = 64  # the greatest denominator of another fraction
 _MOST_ROOT: Final = 4096  # under a root
-_APART: Final = 0.25  # of the distance to the next such number, that rounding may be
-_ROUNDINGS: Final = 2  # of the coarser dtype, that an element may be off
+_APART: Final = 0.25  # part of the distance to the next such number that rounding may take
+_ROUNDINGS: Final = 2  # error of an element, in eps of the coarser dtype
 
 
 def simple_ratio(target: Elements, baseline: Elements) -> str:
-    """Return how many times the baseline the target is, element by element; "" if by no simple number, or once.
+    """Return the factor of the target over the baseline, for all elements; "" if it is 1 or no simple number.
 
     Args:
         target: a tensor, or a value, which is read a chunk at a time.
@@ -52,7 +52,7 @@ def simple_ratio(target: Elements, baseline: Elements) -> str:
 
 
 def ratio_sentence(target: Elements, baseline: Elements) -> str:
-    """Return the sentence that says so, "" for nothing to say."""
+    """Return a sentence about the factor, or "" if there is none."""
     ratio = simple_ratio(target, baseline)
     return f"The target is exactly {ratio} times the baseline" if ratio else ""
 
@@ -65,11 +65,11 @@ def _has_numbers(source: Elements) -> bool:
 
 
 def simple_numbers(measured: float, eps: float) -> list[tuple[float, str]]:
-    """Return the simple numbers other than 1 that a measured one may be, with their names.
+    """Return the simple numbers other than 1 that are near a measured one, with their names.
 
     Args:
         measured: a ratio.
-        eps: relative; twice as much it may be off.
+        eps: half of the relative tolerance.
     """
     if not math.isfinite(measured) or measured == 0:
         return []
@@ -94,5 +94,5 @@ def simple_numbers(measured: float, eps: float) -> list[tuple[float, str]]:
 
 
 def _is_apart(number: int, rounding: float) -> bool:
-    """True if a whole number differs from its neighbours whatever rounding does; powers of two are the usual ones."""
+    """True if rounding cannot confuse a whole number with its neighbours; powers of two are the usual ones."""
     return 0 < number <= _MOST and (number * rounding < _APART or number & (number - 1) == 0)

@@ -9,13 +9,13 @@ import torch
 from ...dump import Value
 
 _MOST_ELEMENTS: Final = 1 << 22
-_MOST_NAMED: Final = 3  # indices that are listed
-_LEAST: Final = 1e-4  # of the baseline's root mean square: what counts as a difference
-_ROUNDINGS: Final = 8  # of the coarser dtype, of the same
+_MOST_NAMED: Final = 3  # most indices to list
+_LEAST: Final = 1e-4  # least difference, relative to the baseline's root mean square
+_ROUNDINGS: Final = 8  # the same, in eps of the coarser dtype
 
 
 def touched_sentence(target: Value, baseline: Value) -> str:
-    """Return along which dimensions only some indices differ, in a sentence; "" if all do, or nobody knows.
+    """Return a sentence on the dimensions in which only some indices differ; "" if all do, or that is unknown.
 
     Args:
         target: a recorded tensor.
@@ -38,7 +38,7 @@ def touched_sentence(target: Value, baseline: Value) -> str:
 
 
 def _differs(target: Value, baseline: Value) -> torch.Tensor:
-    """Return which elements are farther apart than rounding."""
+    """Return True for each element that differs by more than rounding."""
     one, other = target.shared_tensor(), baseline.shared_tensor()
     if not (one.is_floating_point() and other.is_floating_point()):
         return one != other

@@ -1,5 +1,5 @@
-"""How data flow in two recordings, and which values of both stand for the same thing.
+"""How data flow in two recordings, and which values of both are the same thing.
 
 In: two recordings and pairs of calls.
-Out: who made what, the same views, regions that mean the same.
+Out: the maker of each value, equal views, equivalent regions.
 """

@@ -12,23 +12,23 @@ import torch
 from ...dump import Call, GeneratorRef, ObjectRef, Value
 from ..rerun.allowed_ops import registered_op
 
-_PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # where, not what
-_OF_GROUP: Final = frozenset(("group", "ranks"))  # a process group: each device has a backend of its own
+_PLACES: Final = ("device", "pin_memory", "generator", "layout", "non_blocking")  # they say where to compute, not what
+_OF_GROUP: Final = frozenset(("group", "ranks"))  # a process group: each device has its own backend
 _ABSENT: Final = object()
 _DIMENSIONS: Final = frozenset(("dim", "dims", "dim0", "dim1", "axis"))
-_NEW_DIMENSION: Final = ("stack", "unsqueeze")  # in names of calls whose result has one more, which is counted
+_NEW_DIMENSION: Final = ("stack", "unsqueeze")  # in names of calls with one more result, which is counted
 _LIMITS: Final = ("min", "max", "tiny", "eps", "smallest_normal")  # of torch.finfo
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentDifference:
-    """One argument that is not the same."""
+    """One argument that differs."""
 
     name: str
     target: str
     baseline: str
-    dtypes: tuple[str, str] | None = None  # if both are dtypes, by their names: other precisions ask for others
-    numbers: tuple[tuple[float, float], ...] = ()  # (target's, baseline's), if numbers are all that differs
+    dtypes: tuple[str, str] | None = None  # if both are dtypes, their names: other precisions need other dtypes
+    numbers: tuple[tuple[float, float], ...] = ()  # (target's, baseline's), if only numbers differ
 
     def __str__(self) -> str:
         return f"{self.name} is {self.target}, in the baseline {self.baseline}"
@@ -75,7 +75,7 @@ class _Comparing:
         return () if self._same(one, other) else None
 
     def _is_default(self, name: str, item: Any) -> bool:
-        """Return True if giving this is the same as giving nothing."""
+        """Return True if an argument is the same as none."""
         known = [found[name] for call in self._calls if name in (found := _defaults(call.op))]
         is_nothing = item is None or item is False
         if not known:
@@ -84,7 +84,7 @@ class _Comparing:
 
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, Value) and isinstance(other, Value):
-            return one.shape == other.shape or not self._are_filled(one, other)  # else compared as values
+            return one.shape == other.shape or not self._are_filled(one, other)  # otherwise compared as values
         if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
             return len(one) == len(other) and all(map(self._same, one, other))
         if isinstance(one, dict) and isinstance(other, dict):
@@ -104,12 +104,12 @@ class _Comparing:
         return self._same(*(_from_first(call, item) for call, item in zip(self._calls, (one, other), strict=True)))
 
     def _are_filled(self, one: Value, other: Value) -> bool:
-        """Return True if both calls only write to these: their shape is what a factory is given as its size."""
+        """Return True if both calls only write to these: their shape replaces the size that a factory gets."""
         values = zip(self._calls, (one, other), strict=True)
         return all(call.mutated and value.id not in call.read_value_ids() for call, value in values)
 
     def _same_limit(self, one: float, other: float) -> bool:
-        """Return True if both are the same limit of what each side computes in: ``finfo(dtype).min`` as a mask."""
+        """Return True if both are the same limit of each side's dtype: ``finfo(dtype).min`` as a mask."""
         return any(
             one == getattr(torch.finfo(t), name) and other == getattr(torch.finfo(b), name)
             for t in self._dtypes[0]
@@ -142,7 +142,7 @@ def _named(call: Call) -> dict[str, Any]:
 
 
 def _from_first(call: Call, dimensions: Any) -> Any:
-    """Return dimensions of what a call is given, all counted from the first one."""
+    """Return dimensions of a call's inputs, all counted from the first one."""
     given = next((value for _, value in call.input_values()), None)
     if given is None or any(name in call.op for name in _NEW_DIMENSION):
         return dimensions
@@ -166,7 +166,7 @@ def _defaults(op: str) -> dict[str, Any]:
 
 
 def _given(call: Call, name: str, item: Any) -> str:
-    """Return the argument of a call in words; of one that it is not given, the op's default."""
+    """Return the argument of a call in words; the op's default if it is not given."""
     default = _defaults(call.op).get(name) if item is _ABSENT else None
     return _text(item) if default is None else f"{_text(default)} (the default)"
 

@@ -1,4 +1,4 @@
-"""The dtype that a side computes in: that of most of its products, or the only one that it has."""
+"""The dtype in which a side computes: that of most of its products, or its only one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rerun.rounding_error import is_product
 
 
 def computed_dtype(rank: RankDump) -> torch.dtype | None:
-    """Return the dtype of most products of the forward, else the only floating one of all calls; None if none is."""
+    """Return the dtype of most products of the forward, or the only floating one of all calls, or None."""
     counts = _products(rank)
     if not counts:
         values = (value for call in rank.calls.filter(kind="aten") for _, value in call.all_values())
@@ -40,7 +40,7 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 
 def _most(counts: Counter[torch.dtype]) -> torch.dtype | None:
-    """Return the dtype that is counted more often than all others together."""
+    """Return the dtype with more than half of the counts."""
     return next((dtype for dtype in counts if counts[dtype] > counts.total() - counts[dtype]), None)
 
 

@@ -1,6 +1,6 @@
-"""How close pairs of values are, each computed once, and what is known of pairs that were judged.
+"""Computes once how close pairs of values are, and keeps the states of judged pairs.
 
-Of elements that depend on memory that nothing had written nothing is said.
+Elements that depend on unwritten memory are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_TOLD: Final = "it may depend on memory that nothing had written: nobody know
 
 
 class Counterparts:
-    """The states of pairs, and how close pairs are, each computed once."""
+    """The states of pairs, and how close they are, each computed once."""
 
     def __init__(self, *, read_data: bool, undefined: tuple[UndefinedMemory, UndefinedMemory] | None = None) -> None:
         self.depth = 0
@@ -34,7 +34,7 @@ class Counterparts:
         self._partners: tuple[dict[int, Value], dict[int, Value]] = ({}, {})
 
     def close(self, target: Value, baseline: Value) -> Closeness:
-        """Return the closeness of a pair of values; of undefined elements nothing is said."""
+        """Return the closeness of a pair of values, without undefined elements."""
         key = target.id, baseline.id
         found = self._close.get(key)
         if found is None:
@@ -51,7 +51,7 @@ class Counterparts:
         if one is None and other is None:
             return found
         nothing = replace(found, level="none", bitwise=False, error=None, metrics=None, nonfinite=False, undefined=True)
-        if found.shape is not None:  # which may depend on that memory too
+        if found.shape is not None:  # they may depend on that memory too
             return found if one is None or other is None else replace(nothing, reason=UNWRITTEN)
         if any(memory.is_guessed(value) for memory, value in sides) or not (target.has_data and baseline.has_data):
             return found if found.error == 0 and not found.nonfinite else replace(nothing, reason=NOT_TOLD)
@@ -69,7 +69,7 @@ class Counterparts:
         )
 
     def find(self, target: Value, baseline: Value) -> State | None:
-        """Return the state of a pair of values; None where they are not known to be counterparts."""
+        """Return the state of a pair of values; None if they are not known to be counterparts."""
         return self._states.get((target.id, baseline.id))
 
     def keep(self, target: Value, baseline: Value, state: State) -> None:

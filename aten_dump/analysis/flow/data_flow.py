@@ -1,13 +1,13 @@
-"""Who made what a call reads, in one recording.
+"""Finds the maker of what a call reads, in one recording.
 
 Theory of operation
-    Data flows through memory: a storage at a version. A call *makes* a result if the memory was not among what it was
-    given, or if it wrote there; any other result is a view, which is geometry and computes nothing. So a value has
-    two calls: the one that showed it first (a view, or its maker), and the one that *wrote* its memory, which is the
-    same for all views. The order in which values are first seen distinguishes a result from a later view of older
-    memory. Ids rise in that order, but where ranks are put together a value may go under another's id.
+    Data flows through memory: a storage at a version. A call *makes* a result if the memory was not among its inputs,
+    or if it wrote there. Any other result is a view, which is geometry and computes nothing. So a value has two calls:
+    the one that showed it first (a view, or its maker), and the one that *wrote* its memory, which is the same for all
+    views. The order in which values are first seen distinguishes a result from a later view of older memory. Ids rise
+    in that order, except that a value of joined ranks may have another's id.
 
-    No part of the flow (`calls_apart`):
+    Not part of the flow (`calls_apart`):
 
     - Transport: what gloo runs inside a collective.
     - Placing: ``set_``, which only places memory from outside (a batch of a DataLoader's worker, the new storage of a
@@ -48,11 +48,11 @@ Moment = tuple[int, int]  # a storage at a version
 class DataFlow:
     """The calls of one kind in one recording, and what they read and make.
 
-    It has more than twenty methods, one for each question about who made what.
+    It has more than twenty methods, one for each question about makers and readers.
     """
 
     def __init__(self, rank: RankDump, kind: str, *, wrapped: bool = True) -> None:
-        """Follow a recording; `wrapped` takes ops on DTensors for the program's, not what they run on local tensors."""
+        """Follow a recording. With `wrapped`, ops on DTensors count, and not those that they run on local tensors."""
         self.rank = rank
         self._kind = kind
         self._wrapped = wrapped
@@ -67,7 +67,7 @@ class DataFlow:
         return call.kind == self._kind and call.id not in self._apart
 
     def is_apart(self, call: Call) -> bool:
-        """Return True if a call of any kind takes no part in the flow."""
+        """Return True if a call of any kind is not part of the flow."""
         return call.id in self._apart
 
     @cached_property
@@ -75,12 +75,12 @@ class DataFlow:
         return calls_apart(self.rank, wrappers=not self._wrapped)
 
     def calls(self) -> Iterator[Call]:
-        """Yield the calls that take part, in execution order."""
+        """Yield the calls of the flow, in execution order."""
         yield from self._calls.values()
 
     @cached_property
     def _calls(self) -> dict[int, Call]:
-        """The calls that take part, by id."""
+        """The calls of the flow, by id."""
         ops = {op.id for op in self.rank.tables.ops.records() if records.CALL_KINDS[op.call_kind] == self._kind}
         return {
             record.id: self.rank.call_at(position)
@@ -114,7 +114,7 @@ class DataFlow:
         return shown, written
 
     def maker(self, value: Value) -> Call | None:
-        """Return the call that showed a value first, or made its memory what it is; None if it is from outside."""
+        """Return the call that showed a value first, or made its contents; None if it is from outside."""
         if value.id in self._made_by:
             return self._made_by[value.id]
         found = self._makers[0].get(value.id)
@@ -122,12 +122,12 @@ class DataFlow:
             written = self._makers[1].get((value.storage, value.version))
             found = written[0][0] if written else None
             if found is not None and any(number == value.id for _, number in self._call(found).input_slots()):
-                found = None  # it only looked at memory that was written where nobody saw it
+                found = None  # it only viewed memory that was written unseen
         maker = self._made_by[value.id] = None if found is None else self._call(found)
         return maker
 
     def writer(self, value: Value) -> tuple[Call, str, Value] | None:
-        """Return who wrote the memory of a value: the call, the slot, and the value as the call left it."""
+        """Return the writer of a value's memory: the call, the slot, and the value as the call left it."""
         if not value.storage:
             found = self.maker(value)
             slot = None if found is None else next((s for s, v in self.results(found) if v.id == value.id), None)
@@ -147,7 +147,7 @@ class DataFlow:
         return found
 
     def results(self, call: Call) -> Slots:
-        """Return (slot, value) of what a call made; views of what it was given are not among it."""
+        """Return (slot, value) of what a call made, without views of its inputs."""
         found = self._results.get(call.id)
         if found is None:
             given = [value for _, value in call.input_values()]
@@ -162,7 +162,7 @@ class DataFlow:
         return found
 
     def is_view(self, call: Call) -> bool:
-        """Return True if a call only looks at what it was given in another way, or hands it on."""
+        """Return True if a call only views its input in another way, or passes it on."""
         return not call.mutated and bool(call.output_values()) and not self.results(call)
 
     @cached_property
@@ -182,12 +182,12 @@ class DataFlow:
         return [self._call(number) for number in self._readers.get(call.id, ())]
 
     def behind(self, call: Call, slot: str) -> Slots:
-        """Return the inputs that one result of a call depends on: of ops on lists those of the same item."""
+        """Return the inputs that one result of a call depends on; for ops on lists, those of the same item."""
         item = item_of(call.op, slot)
         return self.reads(call) if item is None else self._reads_of_items(call)[item]
 
     def _reads_of_items(self, call: Call) -> dict[int, Slots]:
-        """Return the inputs of each item of an op on lists, those of all items among them."""
+        """Return the inputs of each item of an op on lists, including those of all items."""
         found = self._by_item.get(call.id)
         if found is None:
             reads = [(item_of(call.op, slot), slot, value) for slot, value in self.reads(call)]
@@ -199,7 +199,7 @@ class DataFlow:
         return found
 
     def before(self, call: Call, value: Value) -> list[Value]:
-        """Return what memory was before a call wrote to a part of it: what it wrote to, and what a value sees there."""
+        """Return the memory before a call wrote to a part of it: what it wrote to, and what a value shows there."""
         found = {v.id: v for _, v in call.input_values() if v.storage == value.storage}
         older = next(self.earlier(value), None)
         if older is not None:
@@ -207,7 +207,7 @@ class DataFlow:
         return list(found.values())
 
     def earlier(self, value: Value) -> Iterator[Value]:
-        """Yield what was seen before a value of the same storage with the same geometry, the last first."""
+        """Yield the earlier values of the same storage with the same geometry, the latest first."""
         seen = self._seen_as.get(value.record.place, ())
         yield from (self.rank.value_by_id(number) for number in reversed(seen) if number < value.id)
 
@@ -235,7 +235,7 @@ class DataFlow:
 
 
 def once_per_flow(find: Callable[[DataFlow], Found]) -> Callable[[DataFlow], Found]:
-    """Return a function that finds something out about a recording once; who is given it must not change it."""
+    """Return a function whose result is computed once per recording; callers must not change it."""
 
     @wraps(find)
     def kept(flow: DataFlow) -> Found:
@@ -292,7 +292,7 @@ def calls_apart(rank: RankDump, *, wrappers: bool) -> frozenset[int]:
 
 
 def _handing_on(rank: RankDump, aten: set[int]) -> set[int]:
-    """Return the ids of ops that return what ops within them made: those on a tensor that waits for a collective."""
+    """Return the ids of ops that return results of inner ops: those on a tensor that waits for a collective."""
     made: dict[int, list[int]] = {}
     ops = {call.id for call in rank.tables.calls if call.op in aten}
     for call in rank.tables.calls:
@@ -322,14 +322,14 @@ def _waits(rank: RankDump, collectives: set[int]) -> set[int]:
         ids: list[int] = []
         if call.op in waits:
             collect(call.outputs, ids)
-            is_wrapper = tables.op(call.op).op != WAIT_TENSOR  # and others may be given a view of what was brought
+            is_wrapper = tables.op(call.op).op != WAIT_TENSOR  # other calls may get a view of what was brought
             if is_wrapper or all(_memory_of(tables.values[number]) in known for number in ids):
                 found.add(call.id)
     return found
 
 
 def _memory_of(value: records.Value) -> tuple[int, int]:
-    """Return a storage and its version; of what has no storage something of its own."""
+    """Return a storage and its version; for a value without a storage, something unique."""
     return (value.storage, value.version) if value.storage else (0, -value.id)
 
 
@@ -348,7 +348,7 @@ def _wrapping(rank: RankDump, aten: set[int], parents: set[int]) -> set[int]:
 
 
 def _stacks_of_buckets(rank: RankDump) -> set[int]:
-    """Return the stacks whose innermost frame is that of DDP where it makes its buckets anew."""
+    """Return the stacks whose innermost frame is where DDP rebuilds its buckets."""
     frames = _frames_in(rank, *_BUCKETS)
     return {stack.id for stack in rank.tables.stacks.records() if stack.frame in frames} if frames else set()
 
@@ -395,7 +395,7 @@ def works_by_item(op: str) -> bool:
 def item_of(op: str, slot: str) -> int | None:
     """Return the number of the item that a slot (``mutated.self.3``, ``input.1.3``, ``output.3``) is, or belongs to.
 
-    None where the op does not work by item, and for slots that all items have in common.
+    Return None if the op does not work by item, and for slots that all items share.
     """
     if not works_by_item(op):
         return None

@@ -1,13 +1,13 @@
-"""Memory that is written whole and read in parts: flat parameters, and the parameters that are views of them.
+"""Memory that is written as a whole and read in parts: flat parameters, and the parameters that are views of them.
 
 Theory of operation
-    An optimizer that works on one long tensor shows what it wrote as that: what each parameter is then, nobody sees
-    in the step. `with_parts` shows it: each value of such memory, and of as long a tensor anywhere (gradients, moments,
-    what the optimizer makes of them), has parts, as the parameters lie. A part is what was seen at its place when its
-    elements were last written, or else a value of its own, with its bytes among those of the long tensor. An op that
-    works element by element is then one op for each part (`parts_of_call`).
+    An optimizer may work on one long tensor. Then no call of the step shows the new value of a single parameter.
+    `with_parts` adds these: each value of such memory, and of any tensor of that length (gradients, moments,
+    intermediate results), gets parts at the places of the parameters. A part is the value that was seen at its place
+    when its elements were last written, or a new value with its bytes in the long tensor. An op that works element by
+    element then becomes one op for each part (`parts_of_call`).
 
-    Storages that lie in one memory, as an NPU's optimizers place them, are one storage here.
+    Storages within one memory, as an NPU's optimizers place them, are one storage here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RankWithParts(RankDump):
 
 
 def with_parts(rank: RankDump) -> RankDump:
-    """Return a recording with values for the parts of its flat memory; itself where it has none."""
+    """Return a recording with values for the parts of its flat memory, or itself if it has none."""
     if rank.config.get("source"):
         return rank  # other tools do not say which tensors lie in the same memory
     found = _Finding(rank.tables)
@@ -90,7 +90,7 @@ def long_tensors(rank: RankDump) -> list[Value]:
 
 
 def of_parts(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
-    """Return values, those that have parts as these where no other value is as long."""
+    """Return values; those that have parts are replaced by these if no other value is as long."""
     sizes = {value.numel for value in others}
     found = ((parts_of(value) if value.numel not in sizes else []) or [value] for value in values)
     return list({value.id: value for some in found for value in some}.values())
@@ -126,7 +126,7 @@ class _Finding:
                     self.parts[value.id] = tuple(self._part(value, part, known) for part in parts)
 
     def _part(self, whole: records.Value, part: _Part, known: dict[tuple[object, int], int]) -> int:
-        """Return the id of what a part of a long tensor was when it was last written; it is noted in `known`."""
+        """Return the id of a part of a long tensor at its last write, and note it in `known`."""
         offset, shape, stride = whole.offset + part.start, list(part.shape), list(part.stride)
         made = self._when_written(whole._replace(id=self._next, offset=offset, shape=shape, stride=stride))
         found = known.setdefault((made.place, made.version), made.id)
@@ -146,7 +146,7 @@ class _Finding:
 
 
 def _by_storage(values: Iterable[records.Value]) -> dict[int, list[records.Value]]:
-    """Return the values that have all elements of a stretch of memory, by storage."""
+    """Return the values with all elements of a stretch of memory, by storage."""
     found: dict[int, list[records.Value]] = {}
     for value in values:
         if value.storage and value.extra is None and not value.flags & _NO_ELEMENTS and _is_dense(value):
@@ -155,7 +155,7 @@ def _by_storage(values: Iterable[records.Value]) -> dict[int, list[records.Value
 
 
 def _layout(seen: list[records.Value]) -> tuple[_Length, tuple[_Part, ...]] | None:
-    """Return the length of memory that is one long tensor, and how its parts lie; None if it is none."""
+    """Return the length of a long tensor's memory, and the places of its parts; None if it is not one."""
     longest = max(seen, key=lambda value: (_numel(value), -len(value.shape), value.version))
     if len(longest.shape) != 1 or not longest.version:
         return None

@@ -1,8 +1,8 @@
-"""Who computes with what memory holds at some moment, or with what became of it later.
+"""Finds out who reads memory as it was at some moment, or as it became later.
 
 Theory of operation
-    The program is shown what its outermost calls return, Python-level ones or ops. What one of them made and dropped
-    inside (the statistics of a norm) it never had. What memory from outside holds is in `left_memory.py`.
+    A program gets what its outermost calls return, whether Python-level calls or ops. It never gets what one of them
+    made and dropped inside (the statistics of a norm). Memory from outside is in `left_memory.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LastReads:
         self._flow = flow
 
     def is_read(self, value: Value, which: Which = lambda call: True) -> bool:
-        """Return True if one of some calls reads the memory of a value, as the value says it is or as it was later."""
+        """Return True if one of some calls reads the memory of a value, at its version or later."""
         if not value.storage:
             return any(which(self._flow.rank.call(call)) for call, _ in _reads_of(self._flow).get((0, value.id), ()))
         found = _reads_of(self._flow).get((value.storage, 0), ())
@@ -31,7 +31,7 @@ class LastReads:
         return any(which(self._flow.rank.call(call)) for call in calls)
 
     def _is_later(self, number: int, value: Value) -> bool:
-        """Return True if what was read touches elements of a value, when they had been written."""
+        """Return True if what was read shows elements of a value after they were written."""
         record = self._flow.rank.tables.values[number]
         if record.version < value.version:
             return False
@@ -53,7 +53,7 @@ def _reads_of(flow: DataFlow) -> dict[tuple[int, int], list[tuple[int, int]]]:
 
 
 class TakenResults:
-    """The results of one recording that were taken away."""
+    """The results of one recording that the program got and no call reads."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._flow = flow
