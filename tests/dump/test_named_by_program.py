@@ -43,6 +43,13 @@ def test_a_module_by_its_path(record: Callable[..., Any]) -> None:
         rank.module("layer4")
 
 
+def test_ten_paths_of_many_are_named(record: Callable[..., Any]) -> None:
+    model = nn.Sequential(*(nn.ReLU() for _ in range(11)))
+    rank = record(lambda: model(torch.ones(1)), model)
+    with pytest.raises(MissingDataError, match=r"it has '', '0', .*, '8' and 2 more$"):
+        rank.module("other")
+
+
 def test_without_modules_the_level_is_named(record: Callable[..., Any]) -> None:
     rank = record(lambda: torch.ones(2).exp(), level="aten")
     with pytest.raises(MissingDataError, match='calls of modules with level "mix" or "module" only'):

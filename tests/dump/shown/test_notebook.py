@@ -99,6 +99,14 @@ def test_a_call_shows_place_and_tensors(rank: RankDump, scenario: Scenario) -> N
     assert "written in place" in parsed(rank["Aten.relu_.0.forward"]._repr_html_()).text
 
 
+def test_only_a_call_that_was_cut_short_has_an_unknown_time(builder: Builder) -> None:
+    builder.call(builder.op("aten", "aten::exp", "Aten", "exp"), id=1)
+    builder.open(builder.op("module", "M", "Module", "m"), id=2)
+    rank = open_dump(builder.finish(commit=False)).rank(0, 0)
+    assert "unknown" not in parsed(rank["Aten.exp.0.forward"]._repr_html_()).text
+    assert "unknown: the call was cut short" in parsed(rank["Module.m.0.forward"]._repr_html_()).text
+
+
 def test_a_value_shows_who_made_and_who_reads_it(rank: RankDump, scenario: Scenario) -> None:
     made = rank.value_by_id(scenario.ids["wt"])
     text = parsed(made._repr_html_()).text
