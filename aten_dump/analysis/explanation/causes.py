@@ -23,6 +23,7 @@ from ..parts.parts import PartsFound
 from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
 from .candidates import Candidates, are_asked_otherwise
+from .corrections import MOST_WORK, Corrections
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence
@@ -232,16 +233,59 @@ class Causes:
             return calls
         if kinds == FORWARD and (stepped := self._stepped_before(cones)) is not None:
             return stepped
+        whole: tuple[Cone, Cone] | None = None
         if self.repair is not None and self._are_written_otherwise(cones):
-            cones = self.repair.narrow(cones, odd)
+            whole, cones = cones, self.repair.narrow(cones, odd)
         in_other_order = self._layout is not None and self._layout.is_in_other_order
         is_packed = self._parts is not None and self._parts.is_packed
         firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
-        repaired = None if self.repair is None else self.repair.found
-        return cause if repaired is None else self._with_last(cause, *repaired)
+        if whole is not None or (cause.kind == "region" and self._is_of_views(cause)):
+            corrected = self._corrected(whole or cones, odd, cause)
+            if corrected is not None:
+                return corrected
+        repaired = [] if self.repair is None else self.repair.found
+        return self._with_last(cause, *repaired[-1]) if repaired else cause
+
+    def _corrected(self, cones: tuple[Cone, Cone], odd: Odd, cause: Cause) -> Cause | None:
+        """Return the cause where one change of a call of the target makes what the baseline makes.
+
+        Args:
+            cones: what lies behind some ends.
+            odd: these ends.
+            cause: what is taken for it. If it is an argument, and the baseline's is right there, it is the cause.
+        """
+        repair, work = self.repair, 0.0
+        if repair is None:
+            return None
+        asked = [(repair.behind(*values), values, "the ends agree") for values in reversed(repair.found)]
+        named = {(end.kind, end.name): end for end in odd[1]}
+        if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
+            asked = [(cones, (end.value, named[end.kind, end.name].value), f"{end.name} agrees")]
+        for behind, values, what in asked:
+            region = repair.region(behind, *values)
+            if region is None:
+                continue
+            likes = [call for _, call in sorted(behind[1].calls.items())]
+            looking = Corrections(region[0], self._sides[0].flow.calls(), likes, region[1])
+            if cause.kind == "argument" and looking.is_argument(cause.target, cause.baseline):
+                return cause
+            found = looking.find(MOST_WORK - work)
+            work += region[0].work
+            if found is not None:
+                pair = self._pairs[0].get(found.call.id)
+                other = None if pair is None else pair.baseline
+                return Cause("region", found.call, other, f"{what} {found.text}", "", calls=_names_of(behind))
+        return None
+
+    def _is_of_views(self, cause: Cause) -> bool:
+        """Return True if a cause names no call that computes."""
+        return all(
+            call is None or side.flow.is_view(call)
+            for side, call in zip(self._sides, (cause.target, cause.baseline), strict=True)
+        )
 
     def _stepped_before(self, cones: tuple[Cone, Cone]) -> Cause | None:
         """Return the cause where an optimizer ran before a forward that differs, and on one side alone."""

@@ -28,14 +28,19 @@ from ...errors import ReplayError
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
+from ..evaluation.plan import CallPlan
+from ..flow.data_flow import DataFlow
+from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
 from ..signatures.signature import distance, is_equal
 from .other_layout import FORWARD
+from .region import Region, can_run
 
 _MOST_RUNS: Final = 24
 _MOST_CALLS: Final = 60_000  # that all runs together may evaluate
 _MOST_BYTES: Final = 1 << 30  # of the baseline's values that are held
 _MOST_LIKES: Final = 3
+_MOST_OF_REGION: Final = 1000  # calls that are run again and again
 _MOST_OF_ONE: Final = 2  # runs that one question takes
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
@@ -59,7 +64,8 @@ class Repair:
     Attributes:
         sides: evaluated.
         contents: of both sides' sources, by id, that were not taken as recorded.
-        found: a value of the target that repairs all ends, and what the baseline has there; None: none was found.
+        found: values of the target that repair all ends, each with what the baseline has there: the last one first, and
+            the one that was narrowed to last.
     """
 
     def __init__(
@@ -78,7 +84,7 @@ class Repair:
         self.sides = sides
         self._steps = steps
         self.contents = contents
-        self.found: tuple[Value, Value] | None = None
+        self.found: list[tuple[Value, Value]] = []
         self._left = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
@@ -86,20 +92,71 @@ class Repair:
     def of(self, sides: tuple[Evaluation, Evaluation]) -> Repair:
         """Return what asks the same of other evaluations of both sides, with what was put right."""
         found = copy(self)
-        found.sides = sides
+        found.sides, found.found = sides, []
         return found
 
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         """Return the parts of two cones behind the first value that repairs all ends; the same cones if none does."""
-        found = self._find(cones, odd) if odd[0] and cones[0].calls and cones[1].calls else None
-        if found is None:
-            return cones
-        self.found = value, like = found
-        narrowed = (
-            cone_of(self.sides[0], self.sides[1].holders, [value]),
-            cone_of(self.sides[1], self.sides[0].holders, [like]),
-        )
+        self.found = self._find(cones, odd) if odd[0] and cones[0].calls and cones[1].calls else []
+        narrowed = self.behind(*self.found[-1]) if self.found else cones
         return narrowed if narrowed[0].calls or narrowed[1].calls else cones
+
+    def behind(self, value: Value, like: Value) -> tuple[Cone, Cone]:
+        """Return what lies behind a value of the target, and behind what the baseline has there."""
+        one, other = self.sides
+        return cone_of(one, other.holders, [value]), cone_of(other, one.holders, [like])
+
+    def region(
+        self, cones: tuple[Cone, Cone], value: Value, like: Value
+    ) -> tuple[Region, list[tuple[Value, torch.Tensor]]] | None:
+        """Return the region of the target that makes a value, and what goes into that of the baseline.
+
+        Args:
+            cones: what lies behind the two values.
+            value: of the target.
+            like: what the baseline has there.
+
+        Returns:
+            None if it cannot be run alone, or is too large.
+        """
+        plans = [plan for plan in self._steps[0].plans if plan.call.id in cones[0].calls and can_run(plan)]
+        if not 1 < len(plans) <= _MOST_OF_REGION:
+            return None
+        plans = self._with_memory(plans)
+        calls = {plan.call.id for plan in plans}
+        wanted = {}
+        for plan in plans:
+            for _, one in plan.call.input_values():
+                writer, maker = self.sides[0].flow.writer(one), self.sides[0].flow.maker(one)
+                if not any(call is not None and call.id in calls for call in (maker, writer and writer[0])):
+                    wanted[one.id] = one
+        cut = {**cones[1].cut, **{one.id: one for one in _laid_otherwise(self.sides[1].flow, cones[1])}}
+        if sum(one.numel for one in (*wanted.values(), *cut.values(), value)) * torch.float64.itemsize > _MOST_BYTES:
+            return None
+        given = self._kept(0, {*wanted, value.id})
+        self._hold({*cut, like.id} - self._held.keys())
+        recorded, right = given.get(value.id), self._held.get(like.id)
+        if recorded is None or right is None:
+            return None
+        known = [(one, given.get(number, self.sides[0].start_of(one))) for number, one in wanted.items()]
+        region = Region(plans, [(one, tensor) for one, tensor in known if tensor is not None], value, right)
+        others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
+        return (region, others) if region.begin(recorded) else None
+
+    def _with_memory(self, plans: list[CallPlan]) -> list[CallPlan]:
+        """Return calls with those that made the memory which they write in place, or showed it to them."""
+        storages = {value.storage for plan in plans for _, value in plan.call.written_values() if value.storage}
+        ids, last = {plan.call.id for plan in plans}, max(plan.call.id for plan in plans)
+        return [
+            plan
+            for plan in self._steps[0].plans
+            if plan.call.id in ids
+            or (
+                plan.call.id < last
+                and can_run(plan)
+                and any(value.storage in storages for _, value in plan.call.output_values())
+            )
+        ]
 
     def without(
         self, differences: Sequence[tuple[Value, Value]], odd: tuple[Sequence[End], Sequence[End]]
@@ -140,7 +197,7 @@ class Repair:
         ]
         return None in signatures or not is_equal(*signatures)  # type: ignore[arg-type]
 
-    def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Value, Value] | None:
+    def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> list[tuple[Value, Value]]:
         one, other = self.sides
         made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
         options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
@@ -148,15 +205,16 @@ class Repair:
         options = [option for option in options if option.value.id not in ends]
         likes = {like.id: like for option in options for like in option.likes}
         if not self._left or sum(like.numel for like in likes.values()) * torch.float64.itemsize > _MOST_BYTES:
-            return None
+            return []
         self._hold(likes)
-        found = None
+        found: list[tuple[Value, Value]] = []
         while options and self._left > 0:
-            place = self._first_that_repairs(options, odd)
-            if place is None:
+            places = self._first_that_repairs(options, odd)
+            if not places:
                 break
-            option, like = options[place[0]], place[1]
-            found = option.value, like
+            found += [(options[at].value, like) for at, like in places]
+            place = places[-1]
+            option = options[place[0]]
             behind = cone_of(self.sides[0], self.sides[1].holders, [option.value]).calls
             options = [one for one in options[: place[0]] if one.call.id in behind]
         return found
@@ -204,9 +262,9 @@ class Repair:
 
     def _first_that_repairs(
         self, options: Sequence[_Option], odd: tuple[Sequence[End], Sequence[End]]
-    ) -> tuple[int, Value] | None:
-        """Return the place of the first option that repairs all ends, and with what."""
-        found = None
+    ) -> list[tuple[int, Value]]:
+        """Return the places of options that repair all ends, the last one first, and with what."""
+        found: list[tuple[int, Value]] = []
         low, high = 0, len(options)
         while low < high and self._left > 0:
             middle = low if high - low <= _ONE_BY_ONE else (low + high) // 2
@@ -214,24 +272,33 @@ class Repair:
             if like is None:
                 low = middle + 1
             else:
-                found, high = (middle, like), middle
+                found.append((middle, like))
+                high = middle
         return found
 
     def _hold(self, wanted: Collection[int]) -> None:
         """Evaluate the baseline once more, until some values are made, and keep these."""
-        again = Evaluation(self._steps[1], Shared(self.sides[1].numbering), self.contents[1])
+        self._held |= self._kept(1, wanted)
+
+    def _kept(self, side: int, wanted: Collection[int]) -> dict[int, torch.Tensor]:
+        """Evaluate a side once more, until some values are made or loaded, and return these."""
+        again = Evaluation(self._steps[side], Shared(self.sides[side].numbering), self.contents[side])
+        found: dict[int, torch.Tensor] = {}
+        if side == 0:
+            again.replaced = self._put_right
 
         def keep(value: Value, tensor: torch.Tensor) -> None:
             if value.id in wanted:
-                self._held[value.id] = tensor.detach().clone()
+                found[value.id] = tensor.detach().clone()
 
         def stop(_: Call) -> None:
-            if len(self._held) == len(wanted):
+            if len(found) == len(wanted):
                 raise _AllMadeError
 
-        again.watch, again.watch_calls = keep, stop
+        again.watch_all, again.watch_calls = keep, stop
         with suppress(_AllMadeError):
             again.run()
+        return found
 
     def _repairs(self, value: Value, like: Value, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
         """Return True if all ends come out right with one value in the place of another."""
@@ -281,6 +348,18 @@ def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Cal
             is_plain = value.is_floating and value.layout_name == "strided"
             if is_plain and value.id in side.signatures and number not in other.holders:
                 yield call, value
+
+
+def _laid_otherwise(flow: DataFlow, cone: Cone) -> Iterator[Value]:
+    """Yield what the first calls of a cone make of what both sides have, if they do no more than lay it otherwise."""
+    known = set(cone.cut)
+    for _, call in sorted(cone.calls.items()):
+        given = call.input_values()
+        is_moving = flow.is_view(call) or (moves_elements(call.op) and not call.mutated)
+        if is_moving and given and all(value.id in known for _, value in given):
+            for _, value in call.output_values():
+                known.add(value.id)
+                yield value
 
 
 def _is_turned(value: Value) -> bool:

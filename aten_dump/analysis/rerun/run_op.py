@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -158,19 +158,54 @@ def check_call(op: Any, call: Call) -> None:
         check_arguments(op, args, kwargs)
 
 
-def run_on(call: Call, find: Callable[[Value], torch.Tensor], numbers: Mapping[float, float] | None = None) -> Run:
+class Changed(NamedTuple):
+    """An op and its arguments, with tensors where a call has values, and what is done to its result."""
+
+    op: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+    after: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+def run_on(
+    call: Call,
+    find: Callable[[Value], torch.Tensor],
+    numbers: Mapping[float, float] | None = None,
+    change: Callable[[Changed], Changed] | None = None,
+) -> Run:
     """Run the op of a call in float64 on other tensors than were recorded.
 
     Args:
         call: an aten call.
         find: returns the tensor that takes the place of a value; what the op writes is written to it.
         numbers: what takes the place of numbers among its arguments.
+        change: returns what is to be run for the op and its arguments.
 
     Raises:
         ReplayError: it cannot be run; the message says why.
     """
     op, around = find_op(call), Surroundings(cast=True)
-    return _run_on(op, call, around, _Arguments(call, around, find, numbers), on_device(op))
+    arguments = _Arguments(call, around, find, numbers)
+    if change is not None:
+        return _run_changed(op, call, arguments, change)
+    return _run_on(op, call, around, arguments, on_device(op))
+
+
+def _run_changed(op: Any, call: Call, arguments: _Arguments, change: Callable[[Changed], Changed]) -> Run:
+    """Run what a change makes of a call; what it would write in place is what it returns.
+
+    Raises:
+        ReplayError: it cannot be run.
+    """
+    try:
+        changed = change(Changed(op, *arguments.build()))
+        check_arguments(changed.op, changed.args, changed.kwargs)
+        with torch.no_grad():
+            result = changed.op(*changed.args, **changed.kwargs)
+            result = result if changed.after is None else changed.after(result)
+        return Run(result, dict.fromkeys(call.mutated, result))
+    except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise ReplayError(f"it cannot be run so: {said_by(error)}") from error
 
 
 def _run_on(
@@ -285,11 +320,11 @@ def _recorded(call: Call, around: Surroundings) -> Callable[[Value], torch.Tenso
     """Return what finds the tensors that a call was given, as they were recorded."""
     values = [*(value for _, value in call.input_values()), *behind_unknown(call).values()]
     absolute = "as_strided" in call.op or "set_" in call.op
-    tensors = tensors_of(values, around, written=_written(call), absolute=absolute)
+    tensors = tensors_of(values, around, written=written_ids(call), absolute=absolute)
     return lambda value: tensors[value.id]
 
 
-def _written(call: Call) -> frozenset[int]:
+def written_ids(call: Call) -> frozenset[int]:
     """Return the ids of the values that a call wrote to, as they were before."""
     args, kwargs = call.shared_inputs()
     names = call.arguments

@@ -134,7 +134,7 @@ def scanned(x: Tensor, decay: Tensor) -> Tensor:
 
 def multiplied(x: Tensor, decay: Tensor, *, late: int) -> Tensor:
     apart = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])[None]
-    powers = torch.where((apart >= late)[..., None], decay ** apart[..., None].clamp(min=0), 0.0)
+    powers = torch.where((apart >= late)[..., None], decay ** apart[..., None].clamp(min=2 * late), 0.0)  # two mistakes
     return torch.einsum("tsd,bsd->btd", powers, x)  # all steps at once
 
 
