@@ -291,7 +291,7 @@ def _with_ends(
             ([], []),
             (*notes, "the losses do not add up to the same, and the gradients that come of them are the same"),
         )
-    elif _is_scaled_back(odd, ends):
+    elif _are_means(odd, ends, sides):
         odd, notes = (
             ([], []),
             (
@@ -361,21 +361,33 @@ def _is_multiple(sides: tuple[Evaluation, Evaluation], end: End, other: End) -> 
     return False
 
 
-def _is_scaled_back(odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]]) -> bool:
-    """Return True if only losses and gradients differ, and each gradient is the same after the backward.
+def _are_means(
+    odd: tuple[list[End], list[End]], ends: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]
+) -> bool:
+    """Return True if nothing but losses and gradients differs, and an optimizer gets the same.
 
-    A program may scale its loss and divide the gradients before the optimizer reads them.
+    A program may scale its loss and divide the gradients before the optimizer takes them, or make some gradients by
+    itself and add them to those of a loss.
     """
     ours, theirs = (
         {end.name.removesuffix(AS_LEFT): end.number for end in some if end.kind == "gradient"} for some in ends
     )  # a gradient as it is left replaces the one that backward made
     differ = [end for some in odd for end in some if end.kind != "loss"]
-    return bool(differ) and all(
-        end.kind == "gradient"
-        and not end.name.endswith(AS_LEFT)
-        and None is not ours.get(end.name) == theirs.get(end.name)
-        for end in differ
+    if not differ or any(end.kind != "gradient" or end.name.endswith(AS_LEFT) for end in differ):
+        return False
+    given = _given_to_optimizers(sides[0])
+    return all(None is not ours.get(end.name) == theirs.get(end.name) for end in differ) or (
+        bool(given) and given == _given_to_optimizers(sides[1])
     )
+
+
+def _given_to_optimizers(evaluation: Evaluation) -> set[int | None]:
+    """Return the numbers of what the step made before an optimizer read it."""
+    flow = evaluation.flow
+    read = (value for call in flow.calls() if call.phase == "optimizer" for _, value in flow.reads(call))
+    writers = ((value, flow.writer(value)) for value in read)
+    made = (value for value, writer in writers if writer is not None and writer[0].phase != "optimizer")
+    return {evaluation.numbers.get(value.id) for value in made}
 
 
 def _of_means(lost: tuple[list[End], list[End]], others: tuple[list[End], list[End]]) -> tuple[str, ...]:

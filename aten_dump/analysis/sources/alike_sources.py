@@ -27,7 +27,7 @@ from ..evaluation.plan import Key
 from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import is_same
 
-_MOVED: Final = 0.01  # relative, for zeros absolute; away from zero, as squares are never negative
+_MOVED: Final = 0.01  # relative, of nothing but zeros absolute: away from zero, as no square can be less
 
 Contents = dict[int, torch.Tensor]
 
@@ -68,14 +68,22 @@ def alike_sources(target: Evaluation, baseline: Evaluation, stand_ins: Mapping[i
                 return None
             if fate in alone and tensor.min() == tensor.max():
                 continue  # zeros from outside may stand for zeros that the other side makes
-            moved = torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator) + 0.5
-            tensor = tensor + _MOVED * moved * torch.where(tensor == 0, torch.ones_like(tensor), tensor)
+            tensor = _moved(tensor, generator)
             if any(value.numel != tensor.numel() for value in counterparts):
                 return None
             found[0].update((value.id, tensor) for value in values)
             found[1].update((value.id, tensor.reshape(value.shape)) for value in counterparts)
             pairs.append((values, counterparts))
     return Apart(found, pairs) if pairs else None
+
+
+def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor moved a little: zeros among other numbers stay, and a symmetric matrix stays one."""
+    is_symmetric = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT)
+    if not bool(tensor.any()):
+        return _MOVED * (torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator) + 0.5)
+    shape = (1,) * tensor.dim() if is_symmetric else tensor.shape
+    return tensor * (1 + _MOVED * (torch.rand(shape, dtype=tensor.dtype, generator=generator) + 0.5))
 
 
 def are_made_alike(

@@ -382,3 +382,104 @@ def test_a_mask_of_another_shape_is_named_where_it_gets_its_shape(tmp_path: Path
     assert found.cause is not None
     assert found.cause.row.place.op == "aten::unsqueeze", found.answer()
     assert "is given the same elements in shape" in found.cause.text
+
+
+def tracing(path: Path, *, by_hand: bool, doubles: bool = False) -> None:
+    """Train on a sum, or make the gradients of one of its terms by hand and add them to those of the other."""
+    model = nn.Linear(SIZE, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    x, goal = torch.randn(2, 5, SIZE), torch.randn(2, 5, 3)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            optimizer.zero_grad()
+            made = model(x[k])
+            away = made - goal[k]
+            if by_hand:
+                made.tanh().mean().backward()
+                for parameter, grad in ((model.weight, away.mT @ x[k]), (model.bias, away.sum(0))):
+                    assert parameter.grad is not None
+                    parameter.grad = parameter.grad + grad.detach() * (2 if doubles else 1)
+            else:
+                (made.tanh().mean() + away.square().sum() / 2).backward()
+            optimizer.step()
+            dump.step()
+
+
+def test_gradients_that_are_partly_made_by_hand_are_those_of_the_whole_loss(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: tracing(path, by_hand=True), lambda path: tracing(path, by_hand=False))
+    assert found.exit_code == 0, found.answer()
+    assert "the optimizer gets the same" in found.answer()
+
+
+def test_another_gradient_differs_even_if_the_first_step_of_adam_hides_it(tmp_path: Path) -> None:
+    found = both(
+        tmp_path, lambda path: tracing(path, by_hand=True, doubles=True), lambda path: tracing(path, by_hand=False)
+    )
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None
+    assert found.cause.row.place.step == 0
+
+
+def forced(path: Path, *, of_distances: bool, detached: bool = False) -> None:
+    """Train on the slope of an energy: asked of the places, or of the distances between them."""
+    model = nn.Linear(1, 4)
+    places, goal = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            x = places[k] if of_distances else places[k].clone().requires_grad_()
+            apart = x[:, None] - x[None]
+            near = (apart.square().sum(-1) + torch.eye(5)).sqrt()
+            if of_distances:
+                near = near.requires_grad_()
+            energy = (model(near[..., None]).tanh().sum(-1) * (1 - torch.eye(5))).sum()
+            (slope,) = torch.autograd.grad(energy, near if of_distances else x, create_graph=True)
+            slope = slope.detach() if detached else slope
+            if of_distances:
+                unit = apart / near.detach()[..., None]
+                slope = ((slope + slope.mT)[..., None] * unit).sum(1)
+            ((slope - goal[k]).square().sum() + energy.square() * 0.1).backward()
+            dump.step()
+
+
+def test_a_leaf_that_one_side_makes_on_the_way_is_no_end(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: forced(path, of_distances=True), lambda path: forced(path, of_distances=False))
+    assert found.exit_code == 0, found.answer()
+    mistaken = both(
+        tmp_path / "detached",
+        lambda path: forced(path, of_distances=True, detached=True),
+        lambda path: forced(path, of_distances=False),
+    )
+    assert mistaken.exit_code == 1, mistaken.answer()
+
+
+def preconditioned(path: Path, *, by_values: bool) -> None:
+    """Train with the inverse roots of two matrices that begin alike, of singular values or of eigenvalues."""
+    model = nn.Linear(SIZE, SIZE, bias=False)
+    sides = [torch.eye(SIZE) * 0.01, torch.eye(SIZE) * 0.01]
+
+    def root(matrix: torch.Tensor) -> torch.Tensor:
+        if by_values:
+            vectors, values, _ = torch.linalg.svd(matrix)
+        else:
+            values, vectors = torch.linalg.eigh(matrix)
+        return vectors * values.pow(-0.25) @ vectors.mT
+
+    x = torch.randn(2, 20, SIZE)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for k in range(2):
+            model.zero_grad()
+            (model(x[k]) - x[k].roll(1, -1)).square().mean().backward()
+            with torch.no_grad():
+                grad = model.weight.grad
+                assert grad is not None
+                sides[0].add_(grad @ grad.mT)
+                sides[1].add_(grad.mT @ grad)
+                model.weight.sub_(root(sides[0]) @ grad @ root(sides[1]), alpha=0.1)
+            dump.step()
+
+
+def test_symmetric_matrices_that_begin_alike_stay_symmetric_when_they_are_distinguished(tmp_path: Path) -> None:
+    found = both(
+        tmp_path, lambda path: preconditioned(path, by_values=True), lambda path: preconditioned(path, by_values=False)
+    )
+    assert found.exit_code == 0, found.answer()
