@@ -113,9 +113,6 @@ def ends_of(evaluation: Evaluation, left: Left) -> list[End]:
     gradients = [(name, _held(value)) for name, value in rank.gradients.items()]
     for name, value in (*gradients, *_leaf_gradients(evaluation.flow)):
         number, leaf = number_of(evaluation, value), left.leaves.get(name)
-        is_aside = leaf is not None and evaluation.flow.maker(leaf) is not None  # what is made of it shows elsewhere
-        if gradients and name not in rank.gradients and is_aside:
-            continue
         found.append(End("gradient", name, value, number, leaf=leaf, is_named=name in rank.gradients))
     for name, values in left.changed.items():
         kept = [value for value in values if not _is_dropped(evaluation, value)]

@@ -28,7 +28,7 @@ from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence
 from .other_sources import computing, first_reader, other_source
-from .repair import Repair
+from .repair import Like, Repair
 from .state_names import StateNames
 from .uncleared import uncleared
 from .unread import unread
@@ -247,7 +247,7 @@ class Causes:
             if corrected is not None:
                 return corrected
         repaired = [] if self.repair is None else self.repair.found
-        return self._with_last(cause, *repaired[-1]) if repaired else cause
+        return self._with_last(cause, repaired[-1][0], repaired[-1][1].value) if repaired else cause
 
     def _corrected(self, cones: tuple[Cone, Cone], odd: Odd, cause: Cause) -> Cause | None:
         """Return the cause where one change of a call of the target makes what the baseline makes.
@@ -260,10 +260,13 @@ class Causes:
         repair, work = self.repair, 0.0
         if repair is None:
             return None
-        asked = [(repair.behind(*values), values, "the ends agree") for values in reversed(repair.found)]
+        asked = [
+            (repair.behind(value, like.value), (value, like), "the ends agree")
+            for value, like in reversed(repair.found)
+        ]
         named = {(end.kind, end.name): end for end in odd[1]}
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
-            asked = [(cones, (end.value, named[end.kind, end.name].value), f"{end.name} agrees")]
+            asked = [(cones, (end.value, Like(named[end.kind, end.name].value)), f"{end.name} agrees")]
         for behind, values, what in asked:
             region = repair.region(behind, *values)
             if region is None:

@@ -32,6 +32,7 @@ from .region import Change, Make, Region
 MOST_WORK: Final = 100_000  # calls on few elements that all changes together may run, or as much
 _MOST_VALUES: Final = 24  # that are tried for one argument
 _LEAST_SOLVED: Final = 8  # elements of what a region makes, for which a number is solved
+_MOST_STEPS: Final = 3  # calls that something is moved by at first
 _MOST_GUESSES: Final = 8  # for one number
 _MOST_LEFT: Final = 0.5  # of how far the region is off, that one guess more may leave
 _MOST_DIMS: Final = 4  # of which all orders are tried
@@ -56,6 +57,7 @@ _KINDS: Final = tuple(
     )
 )  # ops that are easily taken for one another
 _OF_TWO: Final = frozenset({"mul", "add", "sub", "div", "maximum", "minimum"})
+_MOVED: Final = frozenset({"mul", "add", "sub", "div"})
 _Find = Callable[[int, Any], "torch.Tensor | None"]  # of a turn, what finds tensors of values
 
 
@@ -140,7 +142,7 @@ class Corrections:
         """
         self._region = region
         self._places = [_Place(calls) for calls in _by_place([plan.call for plan in region.plans], calls)]
-        inside = [plan.call for plan in region.plans]
+        self._inside = inside = [plan.call for plan in region.plans]
         self._readers = Counter(value.id for call in inside for _, value in call.input_values())
         self._turn_of = {
             value.id: turn
@@ -170,9 +172,11 @@ class Corrections:
             (self._ops, computing),
             (self._near_numbers, everywhere),
             (self._solved, computing),
+            (self._turned, computing),
+            (partial(self._moved, is_near=True), computing),
             (self._more_of_two, computing),
             (self._more_of_one, computing),
-            (self._moved, computing),
+            (partial(self._moved, is_near=False), computing),
             (self._read_otherwise, computing),
         ):
             for place in places:
@@ -280,16 +284,31 @@ class Corrections:
                 shape = None if value.shape == made[0].shape else tuple(made[0].shape)
                 yield place.changed(partial(_left_out, at, shape), f"without it, with {slot} for its result")
 
-    def _moved(self, place: _Place) -> Iterator[Change]:
-        """Yield what leaves a call out and has it elsewhere: the order was another one."""
+    def _turned(self, place: _Place) -> Iterator[Change]:
+        """Yield changes of a square matrix to its transpose."""
+        for spot in self._spots_of(place):
+            shape = spot.value.shape
+            if spot.value.is_floating and len(shape) > 1 and shape[-1] == shape[-2] > 1:
+                yield place.changed(partial(_through, spot.at, _transposed), f"if its {spot.slot} is transposed")
+
+    def _moved(self, place: _Place, *, is_near: bool) -> Iterator[Change]:
+        """Yield what leaves a call out and has it elsewhere: the order was another one.
+
+        Args:
+            place: of the call.
+            is_near: yield what is at most some calls away; False: the rest.
+        """
         made = [value for _, value in place.first.output_values()]
         inputs = _tensors(place.first)
         if not inputs or len(made) != 1 or made[0].shape != inputs[0][1].shape or not made[0].is_floating:
             return
-        if len(inputs) > 2 or (len(inputs) == 2 and read_op_name(place.first.op).name not in _OF_TWO):
+        if len(inputs) > 2 or (len(inputs) == 2 and read_op_name(place.first.op).name not in _MOVED):
             return
         left_out = place.makes(partial(_left_out, 0, None))
+        around = self._around(place.first)
         for spot in self._spots():
+            if (spot.value.id in around) != is_near:
+                continue
             is_here = spot.place is place or spot.value.id in (made[0].id, inputs[0][1].id)
             if is_here and not (spot.at is None and spot.place is not place):
                 continue
@@ -322,6 +341,22 @@ class Corrections:
                 if spot.value.is_floating and _broadcasts(other[1], spot.value.shape):
                     text = f"if its {spot.slot} goes through aten::{name} with {other[0]}"
                     yield place.changed(partial(_with_two, spot.at, op, find), text)
+
+    def _around(self, call: Call) -> set[int]:
+        """Return the ids of the values of the region that are at most some calls away from one, on its way."""
+        found = {value.id for _, value in (*call.input_values(), *call.output_values())}
+        for calls, reads, makes in (
+            (self._inside, Call.input_values, Call.output_values),
+            (self._inside[::-1], Call.output_values, Call.input_values),
+        ):
+            steps = {value.id: 0 for _, value in makes(call)}
+            for one in calls:
+                known = [steps[value.id] for _, value in reads(one) if value.id in steps]
+                if known and min(known) + (not _is_view(one)) <= _MOST_STEPS:
+                    for _, value in makes(one):
+                        steps.setdefault(value.id, min(known) + (not _is_view(one)))
+            found |= steps.keys()
+        return found
 
     def _spots(self) -> Iterator[_Spot]:
         for place in self._places:
@@ -561,6 +596,10 @@ def _through(
 def _with_two(at: int | None, op: Any, other: _Find, turn: int, given: Changed, find: Any) -> Changed:
     found = other(turn, find)
     return given if found is None else _through(at, lambda tensor: op(tensor, found), turn, given, find)
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.mT
 
 
 def _applied(like: Call) -> Callable[[torch.Tensor], torch.Tensor]:

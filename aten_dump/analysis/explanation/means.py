@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dump import Call
+from ...dump import Call, Value
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, is_of_leaf, made_besides, taken_besides
 from ..evaluation.evaluation import Evaluation
@@ -40,10 +40,28 @@ def _means(side: int, odd: Ends, ends: Ends, sides: Sides) -> list[End]:
     within = [end for end in asked if end.leaf is not None and evaluation.flow.maker(end.leaf) is not None]
     unknown = [end for end in asked if end.leaf is None]
     within = [end for end in within if not _has_leaf(end, side, ends, sides)]
+    later = [end.leaf for end in ends[1 - side] if is_of_leaf(end) and end.leaf is not None]
+    followed = [end for end in within if any(_is_made_of(leaf, end, side, sides) for leaf in later)]
+    within = [end for end in within if end not in followed]
     if within and _is_cut(within, side, ends, sides):
         within = [end for end in within if not _is_cut([end], side, ends, sides)]
     asked_for = _asked(side, odd, ends, evaluation)
-    return [*_serving(unknown, ends[side], evaluation), *within, *asked_for, *_read_on(side, odd, sides)]
+    return [*_serving(unknown, ends[side], evaluation), *followed, *within, *asked_for, *_read_on(side, odd, sides)]
+
+
+def _is_made_of(leaf: Value, end: End, side: int, sides: Sides) -> bool:
+    """Return True if the other side makes a leaf of what the leaf of an end is: its backward goes on to that one."""
+    other = sides[1 - side]
+    number = None if end.leaf is None else sides[side].numbers.get(end.leaf.id)
+    waiting, seen = [leaf], set()
+    while waiting:
+        maker = other.flow.maker(waiting.pop())
+        if maker is not None and maker.id not in seen:
+            seen.add(maker.id)
+            waiting += [value for _, value in other.flow.reads(maker)]
+            if any(other.numbers.get(value.id) == number for _, value in other.flow.reads(maker)):
+                return number is not None
+    return False
 
 
 def _read_on(side: int, odd: Ends, sides: Sides) -> list[End]:

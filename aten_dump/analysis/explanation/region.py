@@ -92,7 +92,7 @@ class Region:
             found = self._run(None, self._first)
         except ReplayError:
             return False
-        return found is not None and _are_alike(found.reshape(-1), recorded.reshape(-1))
+        return found is not None and are_alike(found.reshape(-1), recorded.reshape(-1))
 
     def is_right(self, change: Change) -> bool:
         """Return True if the region makes what it must with a change."""
@@ -110,7 +110,7 @@ class Region:
             found = None
         if found is None or found.numel() != self._wanted.numel() or found.is_complex() != self._wanted.is_complex():
             return torch.tensor([math.inf])
-        if _are_alike(found.reshape(-1), self._wanted) and not self._levels(change, made):
+        if are_alike(found.reshape(-1), self._wanted) and not self._levels(change, made):
             return None
         return (
             found.reshape(-1).double() - self._wanted.double() if not found.is_complex() else torch.tensor([math.inf])
@@ -248,7 +248,8 @@ def can_run(plan: CallPlan) -> bool:
     return plan.call.error is None and not (plan.draws or plan.is_collective)
 
 
-def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+def are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if two tensors are the same but for rounding in float64."""
     if one.shape != other.shape or one.is_complex() != other.is_complex():
         return False
     if not (one.is_floating_point() or one.is_complex()):

@@ -18,8 +18,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from itertools import islice, pairwise, permutations
+from typing import Final, NamedTuple
 
 import torch
 
@@ -34,12 +34,14 @@ from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
 from ..signatures.signature import distance, is_equal
 from .other_layout import FORWARD
-from .region import Region, can_run
+from .region import Region, are_alike, can_run
 
 _MOST_RUNS: Final = 24
 _MOST_CALLS: Final = 60_000  # that all runs together may evaluate
 _MOST_BYTES: Final = 1 << 30  # of the baseline's values that are held
 _MOST_LIKES: Final = 3
+_SAME_NORM: Final = 1e-9  # relative: two values that may have the same elements
+_MOST_DIMS: Final = 5  # of which all orders are asked
 _MOST_OF_REGION: Final = 1000  # calls that are run again and again
 _MOST_OF_ONE: Final = 2  # runs that one question takes
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
@@ -49,13 +51,24 @@ class _AllMadeError(Exception):
     """All that is asked for is there: nothing after it counts."""
 
 
+class Like(NamedTuple):
+    """A value of the baseline that may stand in the place of one of the target."""
+
+    value: Value
+    order: tuple[int, ...] = ()  # of its dimensions there, if it is another one
+
+    def laid(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return its tensor as it stands there."""
+        return tensor.permute(self.order).contiguous() if self.order else tensor
+
+
 @dataclass(slots=True)
 class _Option:
     """A value of the target, and those of the baseline that may stand in its place."""
 
     call: Call
     value: Value
-    likes: list[Value]
+    likes: list[Like]
 
 
 class Repair:
@@ -84,30 +97,73 @@ class Repair:
         self.sides = sides
         self._steps = steps
         self.contents = contents
-        self.found: list[tuple[Value, Value]] = []
+        self.found: list[tuple[Value, Like]] = []
         self._left = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs
+        self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
 
     def of(self, sides: tuple[Evaluation, Evaluation]) -> Repair:
         """Return what asks the same of other evaluations of both sides, with what was put right."""
         found = copy(self)
-        found.sides, found.found = sides, []
+        found.sides, found.found, found._behind = sides, [], {}
         return found
 
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         """Return the parts of two cones behind the first value that repairs all ends; the same cones if none does."""
         self.found = self._find(cones, odd) if odd[0] and cones[0].calls and cones[1].calls else []
-        narrowed = self.behind(*self.found[-1]) if self.found else cones
+        narrowed = self.behind(self.found[-1][0], self.found[-1][1].value) if self.found else cones
         return narrowed if narrowed[0].calls or narrowed[1].calls else cones
 
     def behind(self, value: Value, like: Value) -> tuple[Cone, Cone]:
-        """Return what lies behind a value of the target, and behind what the baseline has there."""
+        """Return what lies behind a value of the target, and behind what the baseline has there.
+
+        What one side has with its dimensions in another order than the other side is right, and lies before the cut.
+        """
         one, other = self.sides
-        return cone_of(one, other.holders, [value]), cone_of(other, one.holders, [like])
+        if (value.id, like.id) not in self._behind:
+            cones = cone_of(one, other.holders, [value]), cone_of(other, one.holders, [like])
+            known = self._in_other_orders(cones)
+            if known:
+                numbers = [
+                    {side.numbers[number] for number in ids} for side, ids in zip(self.sides, known, strict=True)
+                ]
+                cones = (
+                    cone_of(one, other.holders.keys() | numbers[0], [value]),
+                    cone_of(other, one.holders.keys() | numbers[1], [like]),
+                )
+            self._behind[value.id, like.id] = cones
+        return self._behind[value.id, like.id]
+
+    def _in_other_orders(self, cones: tuple[Cone, Cone]) -> tuple[set[int], set[int]] | None:
+        """Return the ids of values of both cones that are the same but for the order of their dimensions."""
+        one, other = self.sides
+        made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
+        signatures = one.signatures, other.signatures
+        asked = [
+            (value, like)
+            for _, value in made[0]
+            for _, like in made[1]
+            if value.numel == like.numel > 1
+            and sorted(value.shape) == sorted(like.shape)
+            and abs(signatures[0][value.id].norm - signatures[1][like.id].norm)
+            <= _SAME_NORM * signatures[0][value.id].norm
+        ]
+        if not asked or sum(value.numel for pair in asked for value in pair) * torch.float64.itemsize > _MOST_BYTES:
+            return None
+        ours, theirs = (self._kept(side, {pair[side].id for pair in asked}) for side in (0, 1))
+        found: tuple[set[int], set[int]] = (set(), set())
+        for value, like in asked:
+            tensor, whole = ours.get(value.id), theirs.get(like.id)
+            if tensor is None or whole is None:
+                continue
+            if any(are_alike(tensor, one.laid(whole)) for one in _in_other_orders(value, [like])):
+                found[0].add(value.id)
+                found[1].add(like.id)
+        return found if found[0] else None
 
     def region(
-        self, cones: tuple[Cone, Cone], value: Value, like: Value
+        self, cones: tuple[Cone, Cone], value: Value, like: Like
     ) -> tuple[Region, list[tuple[Value, torch.Tensor]]] | None:
         """Return the region of the target that makes a value, and what goes into that of the baseline.
 
@@ -134,12 +190,12 @@ class Repair:
         if sum(one.numel for one in (*wanted.values(), *cut.values(), value)) * torch.float64.itemsize > _MOST_BYTES:
             return None
         given = self._kept(0, {*wanted, value.id})
-        self._hold({*cut, like.id} - self._held.keys())
-        recorded, right = given.get(value.id), self._held.get(like.id)
+        self._hold({*cut, like.value.id} - self._held.keys())
+        recorded, right = given.get(value.id), self._held.get(like.value.id)
         if recorded is None or right is None:
             return None
         known = [(one, given.get(number, self.sides[0].start_of(one))) for number, one in wanted.items()]
-        region = Region(plans, [(one, tensor) for one, tensor in known if tensor is not None], value, right)
+        region = Region(plans, [(one, tensor) for one, tensor in known if tensor is not None], value, like.laid(right))
         others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
         return (region, others) if region.begin(recorded) else None
 
@@ -197,17 +253,17 @@ class Repair:
         ]
         return None in signatures or not is_equal(*signatures)  # type: ignore[arg-type]
 
-    def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> list[tuple[Value, Value]]:
+    def _find(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> list[tuple[Value, Like]]:
         one, other = self.sides
         made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
         options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
         ends = {end.value.id for end in odd[0]}
         options = [option for option in options if option.value.id not in ends]
-        likes = {like.id: like for option in options for like in option.likes}
+        likes = {like.value.id: like.value for option in options for like in option.likes}
         if not self._left or sum(like.numel for like in likes.values()) * torch.float64.itemsize > _MOST_BYTES:
             return []
         self._hold(likes)
-        found: list[tuple[Value, Value]] = []
+        found: list[tuple[Value, Like]] = []
         while options and self._left > 0:
             places = self._first_that_repairs(options, odd)
             if not places:
@@ -234,7 +290,7 @@ class Repair:
             nearest = self._nearest(value, by_size[value.numel], call.phase)
             likes = list({like.id: like for like in (*likes, *nearest)}.values())
             if likes:
-                found.append(_Option(call, value, likes))
+                found.append(_Option(call, value, [*map(Like, likes), *_in_other_orders(value, likes)]))
         return found
 
     def _turned(self, cone: Cone, others: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
@@ -250,7 +306,8 @@ class Repair:
                 alike = [like for other, like in others if like.shape == value.shape and other.phase == call.phase]
                 if alike and value.numel == given.numel and _is_turned(value):
                     apart = {like.id: abs(known.norm - signatures[1][like.id].norm) for like in alike}
-                    yield _Option(call, value, sorted(alike, key=lambda like: apart[like.id])[:_MOST_LIKES])
+                    alike = sorted(alike, key=lambda like: apart[like.id])[:_MOST_LIKES]
+                    yield _Option(call, value, [*map(Like, alike)])
 
     def _nearest(self, value: Value, others: Sequence[tuple[Call, Value]], phase: str) -> list[Value]:
         own = self.sides[0].signatures[value.id]
@@ -262,9 +319,9 @@ class Repair:
 
     def _first_that_repairs(
         self, options: Sequence[_Option], odd: tuple[Sequence[End], Sequence[End]]
-    ) -> list[tuple[int, Value]]:
+    ) -> list[tuple[int, Like]]:
         """Return the places of options that repair all ends, the last one first, and with what."""
-        found: list[tuple[int, Value]] = []
+        found: list[tuple[int, Like]] = []
         low, high = 0, len(options)
         while low < high and self._left > 0:
             middle = low if high - low <= _ONE_BY_ONE else (low + high) // 2
@@ -300,12 +357,13 @@ class Repair:
             again.run()
         return found
 
-    def _repairs(self, value: Value, like: Value, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
+    def _repairs(self, value: Value, like: Like, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
         """Return True if all ends come out right with one value in the place of another."""
-        held = self._held.get(like.id)
+        held = self._held.get(like.value.id)
         if held is None or held.is_complex() != value.dtype.is_complex:
             return False
-        again = self._again({value.id: (held, self.sides[1].numbers[like.id])}, odd)
+        number = self.sides[1].numbering.new() if like.order else self.sides[1].numbers[like.value.id]
+        again = self._again({value.id: (like.laid(held), number)}, odd)
         return again is not None and all(self._is_right(again, end, odd[1]) for end in odd[0])
 
     def _again(
@@ -348,6 +406,16 @@ def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Cal
             is_plain = value.is_floating and value.layout_name == "strided"
             if is_plain and value.id in side.signatures and number not in other.holders:
                 yield call, value
+
+
+def _in_other_orders(value: Value, likes: Sequence[Value]) -> Iterator[Like]:
+    """Yield values with the sizes of one in another order: [n, c, h, w] for [n, h, w, c]."""
+    for like in likes:
+        if like.shape == value.shape or sorted(like.shape) != sorted(value.shape) or len(like.shape) > _MOST_DIMS:
+            continue
+        orders = (order for order in permutations(range(len(like.shape))) if order != tuple(range(len(like.shape))))
+        fitting = (order for order in orders if tuple(like.shape[dim] for dim in order) == tuple(value.shape))
+        yield from (Like(like, order) for order in islice(fitting, _MOST_LIKES))
 
 
 def _laid_otherwise(flow: DataFlow, cone: Cone) -> Iterator[Value]:
