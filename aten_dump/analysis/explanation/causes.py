@@ -268,15 +268,15 @@ class Causes:
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
             asked = [(cones, (end.value, Like(named[end.kind, end.name].value)), f"{end.name} agrees")]
         for behind, values, what in asked:
-            region = repair.region(behind, *values)
-            if region is None:
+            given = repair.region(behind, *values)
+            if given is None:
                 continue
             likes = [call for _, call in sorted(behind[1].calls.items())]
-            looking = Corrections(region[0], self._sides[0].flow.calls(), likes, region[1])
+            looking = Corrections(given, self._sides[0].flow.calls(), likes)
             if cause.kind == "argument" and looking.is_argument(cause.target, cause.baseline):
                 return cause
             found = looking.find(MOST_WORK - work)
-            work += region[0].work
+            work += given.region.work
             if found is not None:
                 pair = self._pairs[0].get(found.call.id)
                 other = None if pair is None else pair.baseline

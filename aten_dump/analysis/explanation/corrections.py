@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, permutations
@@ -27,7 +27,8 @@ from ...store.op_names import read_op_name
 from ..rerun.argument_checks import check_arguments
 from ..rerun.memory_need import arguments_of
 from ..rerun.run_op import Changed, find_op, is_view_op
-from .region import Change, Make, Region
+from .region import Change, Make
+from .repair import Asked
 
 MOST_WORK: Final = 100_000  # calls on few elements that all changes together may run, or as much
 _MOST_VALUES: Final = 24  # that are tried for one argument
@@ -58,6 +59,7 @@ _KINDS: Final = tuple(
 )  # ops that are easily taken for one another
 _OF_TWO: Final = frozenset({"mul", "add", "sub", "div", "maximum", "minimum"})
 _MOVED: Final = frozenset({"mul", "add", "sub", "div"})
+_FUNCTIONS: Final = (torch.sqrt, torch.square, torch.exp, torch.log, torch.neg, torch.reciprocal)
 _Find = Callable[[int, Any], "torch.Tensor | None"]  # of a turn, what finds tensors of values
 
 
@@ -125,24 +127,19 @@ class _Spot(NamedTuple):
 class Corrections:
     """Looks for the change of one call of a region that makes it right."""
 
-    def __init__(
-        self,
-        region: Region,
-        calls: Iterable[Call],
-        likes: Sequence[Call],
-        others: Sequence[tuple[Value, torch.Tensor]],
-    ) -> None:
+    def __init__(self, asked: Asked, calls: Iterable[Call], likes: Sequence[Call]) -> None:
         """Prepare to look.
 
         Args:
-            region: of the target; it was run once.
+            asked: a region of the target that was run once, and what is at hand.
             calls: of the target, all.
             likes: the calls of the baseline that make the same of the same.
-            others: values of the baseline that both sides have, and these read.
         """
-        self._region = region
-        self._places = [_Place(calls) for calls in _by_place([plan.call for plan in region.plans], calls)]
-        self._inside = inside = [plan.call for plan in region.plans]
+        self._region, self._others, self._likes = asked.region, asked.others, likes
+        self._inside = inside = [plan.call for plan in asked.region.plans]
+        place_of = _places_of([*inside, *asked.beside], calls)
+        self._places = _by_place(inside, place_of)
+        self._at_hand = _by_place(sorted((*inside, *asked.beside), key=lambda call: call.id), place_of)
         self._readers = Counter(value.id for call in inside for _, value in call.input_values())
         self._turn_of = {
             value.id: turn
@@ -151,8 +148,6 @@ class Corrections:
             if not _is_view(call)
             for _, value in call.output_values()
         }
-        self._likes = likes
-        self._others = others
         self._numbers, self._named = _arguments_in(likes)
 
     def find(self, most_work: float) -> Correction | None:
@@ -176,8 +171,9 @@ class Corrections:
             (partial(self._moved, is_near=True), computing),
             (self._more_of_two, computing),
             (self._more_of_one, computing),
-            (partial(self._moved, is_near=False), computing),
             (self._read_otherwise, computing),
+            (self._through_a_function, computing),
+            (partial(self._moved, is_near=False), computing),
         ):
             for place in places:
                 for change in way(place):
@@ -333,6 +329,13 @@ class Corrections:
                     text = f"if its {spot.slot} goes through {like.op}, as in {like.name} of the baseline"
                     yield place.changed(partial(_through, spot.at, _applied(like)), text)
 
+    def _through_a_function(self, place: _Place) -> Iterator[Change]:
+        """Yield changes of a tensor to what a function that is easily forgotten makes of it."""
+        for spot in self._spots_of(place):
+            for function in _FUNCTIONS if spot.value.is_floating else ():
+                text = f"if its {spot.slot} goes through {function.__name__}"
+                yield place.changed(partial(_through, spot.at, function), text)
+
     def _more_of_two(self, place: _Place) -> Iterator[Change]:
         """Yield changes of a tensor to what another call would make of it, given its other tensor."""
         for name, overload, other, find in self._partners(place):
@@ -415,8 +418,9 @@ class Corrections:
     def _values(self, place: _Place, value: Value) -> Iterator[tuple[str, _Find]]:
         """Yield the values that may stand for one, with what finds their tensors in each turn of a loop."""
         found = 0
-        for other in self._places:
-            for slot, one in other.first.output_values() if other is not place else ():
+        for other in self._at_hand:
+            is_here = place.first in other.calls.values()
+            for slot, one in () if is_here else other.first.output_values():
                 if one.id != value.id and _are_of_a_kind(one, value):
                     found += 1
                     yield place_name(one), partial(_output_beside, place, other, slot)
@@ -436,26 +440,31 @@ def place_name(value: Value) -> str:
     return f"{maker[0].name}.{maker[1]}" if maker else repr(value)
 
 
-def _by_place(calls: Sequence[Call], all_calls: Iterable[Call]) -> list[dict[int, Call]]:
-    """Return some calls by the place at which the program makes them, and by the turn of the loop that repeats it.
+def _places_of(calls: Sequence[Call], all_calls: Iterable[Call]) -> dict[int, tuple[Hashable, int]]:
+    """Return the place at which the program makes each of some calls, and the turn of the loop that repeats it, by id.
 
     Args:
-        calls: some, in execution order.
+        calls: some.
         all_calls: of the step, in execution order.
     """
     lines: dict[tuple[str, str], list[Call]] = {(call.phase, call.where): [] for call in calls}
     for call in all_calls:
         if (call.phase, call.where) in lines:
             lines[call.phase, call.where].append(call)
-    places: dict[int, tuple[Hashable, int]] = {}
+    found: dict[int, tuple[Hashable, int]] = {}
     for line, some in lines.items():
         for turn, repeated in enumerate(_periods(some)):
-            places |= {call.id: ((line, place), turn) for place, call in enumerate(repeated)}
+            found |= {call.id: ((line, place), turn) for place, call in enumerate(repeated)}
+    return found
+
+
+def _by_place(calls: Sequence[Call], place_of: Mapping[int, tuple[Hashable, int]]) -> list[_Place]:
+    """Return some calls by the place at which the program makes them, in execution order."""
     found: dict[Hashable, dict[int, Call]] = defaultdict(dict)
     for call in calls:
-        place, turn = places[call.id]
+        place, turn = place_of[call.id]
         found[place][turn] = call
-    return sorted(found.values(), key=lambda some: min(call.id for call in some.values()))
+    return sorted(map(_Place, found.values()), key=lambda place: min(call.id for call in place.calls.values()))
 
 
 def _periods(calls: Sequence[Call]) -> list[list[Call]]:

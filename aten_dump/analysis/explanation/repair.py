@@ -40,6 +40,7 @@ _MOST_RUNS: Final = 24
 _MOST_CALLS: Final = 60_000  # that all runs together may evaluate
 _MOST_BYTES: Final = 1 << 30  # of the baseline's values that are held
 _MOST_LIKES: Final = 3
+_MOST_BESIDE: Final = 400  # calls of which what they make is at hand
 _SAME_NORM: Final = 1e-9  # relative: two values that may have the same elements
 _MOST_DIMS: Final = 5  # of which all orders are asked
 _MOST_OF_REGION: Final = 1000  # calls that are run again and again
@@ -60,6 +61,14 @@ class Like(NamedTuple):
     def laid(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return its tensor as it stands there."""
         return tensor.permute(self.order).contiguous() if self.order else tensor
+
+
+class Asked(NamedTuple):
+    """A region, and what is at hand for a change of it."""
+
+    region: Region
+    beside: list[Call]  # of the target: what they make could have been read
+    others: list[tuple[Value, torch.Tensor]]  # of the baseline, that both sides have
 
 
 @dataclass(slots=True)
@@ -162,10 +171,8 @@ class Repair:
                 found[1].add(like.id)
         return found if found[0] else None
 
-    def region(
-        self, cones: tuple[Cone, Cone], value: Value, like: Like
-    ) -> tuple[Region, list[tuple[Value, torch.Tensor]]] | None:
-        """Return the region of the target that makes a value, and what goes into that of the baseline.
+    def region(self, cones: tuple[Cone, Cone], value: Value, like: Like) -> Asked | None:
+        """Return the region of the target that makes a value, and what is at hand there.
 
         Args:
             cones: what lies behind the two values.
@@ -186,6 +193,8 @@ class Repair:
                 writer, maker = self.sides[0].flow.writer(one), self.sides[0].flow.maker(one)
                 if not any(call is not None and call.id in calls for call in (maker, writer and writer[0])):
                     wanted[one.id] = one
+        beside = self._beside(plans)
+        wanted |= {one.id: one for call in beside for _, one in call.output_values()}
         cut = {**cones[1].cut, **{one.id: one for one in _laid_otherwise(self.sides[1].flow, cones[1])}}
         if sum(one.numel for one in (*wanted.values(), *cut.values(), value)) * torch.float64.itemsize > _MOST_BYTES:
             return None
@@ -197,7 +206,14 @@ class Repair:
         known = [(one, given.get(number, self.sides[0].start_of(one))) for number, one in wanted.items()]
         region = Region(plans, [(one, tensor) for one, tensor in known if tensor is not None], value, like.laid(right))
         others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
-        return (region, others) if region.begin(recorded) else None
+        return Asked(region, beside, others) if region.begin(recorded) else None
+
+    def _beside(self, plans: Sequence[CallPlan]) -> list[Call]:
+        """Return other calls that the functions of some calls make before the last one: what they make is at hand."""
+        ids, last = {plan.call.id for plan in plans}, max(plan.call.id for plan in plans)
+        functions = {_function(plan.call) for plan in plans} - {""}
+        calls = (plan.call for plan in self._steps[0].plans if plan.call.id not in ids and plan.call.id < last)
+        return [call for call in calls if _function(call) in functions][-_MOST_BESIDE:]
 
     def _with_memory(self, plans: list[CallPlan]) -> list[CallPlan]:
         """Return calls with those that made the memory which they write in place, or showed it to them."""
@@ -406,6 +422,11 @@ def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Cal
             is_plain = value.is_floating and value.layout_name == "strided"
             if is_plain and value.id in side.signatures and number not in other.holders:
                 yield call, value
+
+
+def _function(call: Call) -> str:
+    """Return the function of the program that makes a call, and whence it was called."""
+    return call.where.partition(" in ")[2]
 
 
 def _in_other_orders(value: Value, likes: Sequence[Value]) -> Iterator[Like]:
