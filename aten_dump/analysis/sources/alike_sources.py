@@ -27,7 +27,7 @@ from ..evaluation.plan import Key
 from ..rerun.start_tensors import start_tensors
 from ..signatures.signature import is_same
 
-_MOVED: Final = 0.01  # relative, of nothing but zeros absolute: away from zero, as no square can be less
+_MOVED: Final = 0.01  # relative, for nothing but zeros absolute; away from zero, as squares are never negative
 
 Contents = dict[int, torch.Tensor]
 
