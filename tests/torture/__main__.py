@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import random
 import resource
 import shutil
@@ -59,7 +60,7 @@ class Counts:
     number: int = 0  # of the case that runs, from the seed on
     tensors: int = 0  # that were read
     wrong: int = 0
-    refused: int = 0  # cases in which some reader gave an error of aten_dump
+    reported: int = 0  # cases in which some reader gave an error of aten_dump, or `verify` named a problem
     untouched: int = 0  # cases after which all beside the dump was as before, and nothing had been run
     bad: list[str] = field(default_factory=list)  # cases with a hang, a traceback, a wrong tensor or too much memory
     most_bytes: int = 0  # of memory that the process had during a case
@@ -134,21 +135,21 @@ def _interrupt(folder: Path, chance: random.Random, counts: Counts, seconds: int
 def _fail(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
     cases = failing.every_case()
     with limited(6 * seconds):
-        counts.refused += failing.fail_one(folder, cases[counts.number % len(cases)])
+        counts.reported += failing.fail_one(folder, cases[counts.number % len(cases)])
 
 
 def _fill(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
     place, pages = list(PLACES)[counts.number % 2], counts.number // 2 % (MOST_PAGES + 1)
     with small_disk(folder) as disk, limited(seconds):
         assert disk is not None, "cannot mount a small file system here"
-        counts.refused += fill_one(disk, place, pages)
+        counts.reported += fill_one(disk, place, pages)
 
 
 def _flip(folder: Path, chance: random.Random, counts: Counts, seconds: int) -> None:
     with warnings.catch_warnings(), limited(3 * len(COMMANDS) * seconds):
         warnings.simplefilter("ignore")
         spoil_and_ask(folder.parent / "flipping", chance)  # beside the case's folder: recorded once for all cases
-    counts.refused += 1
+    counts.reported += 1
 
 
 def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Callable[..., None]:
@@ -162,9 +163,11 @@ def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Call
             warnings.simplefilter("ignore")
             try:
                 with nothing_done() as acts:
-                    counts.refused += bool(look_at(spoiled, chance))
+                    reports = look_at(spoiled, chance)
+                counts.reported += bool(reports)
                 assert acts == [], f"looking did {acts[:3]}"
                 if compared:
+                    assert reports or not _other_bytes(original, spoiled), "nothing reports the damage"
                     read, wrong = wrong_tensors(original, spoiled)
                     counts.tensors += read
                     counts.wrong += len(wrong)
@@ -181,6 +184,24 @@ def _spoil(how: Callable[[Path, random.Random], object], compared: bool) -> Call
     return case
 
 
+def _other_bytes(original: Path, spoiled: Path) -> list[Path]:
+    """Return the files of a spoiled dump that differ; of `run.json`, which had no checksum then, what json cannot read."""
+    differ = []
+    for file in original.rglob("*"):
+        other = spoiled / file.relative_to(original)
+        if file.is_file() and other.read_bytes() != file.read_bytes() and not _is_json(other):
+            differ.append(other)
+    return differ
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    return file.name == "run.json"
+
+
 def spoil_foreign(folder: Path, chance: random.Random, counts: Counts, seconds: int, name: str = "") -> None:
     """Spoil a dump of another tool's, by the harm of a name or by chance, and look at it and compare it."""
     original, harm = FOREIGN_HARMS[name] if name else (chance.choice(ORIGINALS), None)
@@ -194,7 +215,7 @@ def spoil_foreign(folder: Path, chance: random.Random, counts: Counts, seconds: 
                 with suppress(AtenDumpError):
                     compare(spoiled, original)
             assert acts == [], f"looking did {acts[:3]}"
-            counts.refused += bool(errors)
+            counts.reported += bool(errors)
             counts.untouched += 1
         except BaseException as error:
             error.args = (f"{name or said}: {error}",)
@@ -249,7 +270,7 @@ def main() -> int:
         for kind in arguments.kinds:
             counts = run(kind, round(KINDS[kind] * arguments.scale), arguments.seed, Path(folder))
             print(
-                f"{kind}: {counts.cases} cases, {counts.refused} refused in part, {counts.tensors} tensors read, "
+                f"{kind}: {counts.cases} cases, {counts.reported} reported, {counts.tensors} tensors read, "
                 f"{counts.wrong} wrong, {len(counts.bad)} bad, {counts.untouched} seen to touch nothing outside; "
                 f"{counts.seconds:.0f} s, at most {counts.most_bytes // 1_000_000} MB",
                 flush=True,

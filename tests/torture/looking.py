@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from aten_dump.analysis.executors import verify_rank
 from aten_dump.analysis.replay import replay_call
 from aten_dump.analysis.rerun.repro_script import repro_script
 from aten_dump.dump import Dump, RankDump, open_dump
@@ -21,7 +22,6 @@ from aten_dump.report.details import call_details, value_details
 from aten_dump.report.terminal_tables import note_sentences, run_lines, saved_by_call, saved_by_module, steps_table
 from aten_dump.report.tree import call_line, tree_lines
 from aten_dump.report.value_rows import columns, value_rows, write_csv, write_json
-from aten_dump.store.checking.verification import verify
 from aten_dump.store.recovery import recover
 
 FEW = 12
@@ -29,20 +29,21 @@ FEW = 12
 Look = Callable[[RankDump, random.Random], object]
 
 
-def look_at(path: Path, random: random.Random) -> list[AtenDumpError]:
-    """Do everything with a dump; return the errors that its readers were given."""
+def look_at(path: Path, random: random.Random) -> list[AtenDumpError | str]:
+    """Do everything with a dump; return the errors that its readers were given, and the problems that `verify` names."""
     errors: list[AtenDumpError] = []
     try:
         dump = open_dump(path)
     except AtenDumpError as error:
         return [error]
+    problems = list(dump.problems)
     for action in (lambda: list(run_lines(dump)), lambda: _summaries(dump)):
         _attempt(action, errors)
     for rank in dump.all_ranks():
         for look in LOOKS:
             _attempt(lambda look=look, rank=rank: look(rank, random), errors)  # type: ignore[misc]
-        _attempt(lambda rank=rank: verify(rank.directory), errors)  # type: ignore[misc]
-    return errors
+        _attempt(lambda rank=rank: problems.extend(verify_rank(rank).problems), errors)  # type: ignore[misc]
+    return [*errors, *problems]
 
 
 def _attempt(action: Callable[[], object], errors: list[AtenDumpError]) -> None:

@@ -48,7 +48,8 @@ def test_nothing_hangs_nothing_is_wrong_and_errors_are_ours(tmp_path: Path, kind
         counts = run(kind, count, 10_000_000 + part * count, tmp_path, seconds=60)
     assert counts.bad == []
     assert counts.cases == count and counts.wrong == 0
-    assert counts.refused or kind in ("killed", "interrupted")
+    # The files of other tools have no checksums, so a few cases of theirs may all show nothing.
+    assert counts.reported or kind in ("killed", "interrupted", "foreign")
 
 
 @pytest.fixture(scope="module")
