@@ -1,4 +1,4 @@
-"""Twelve small models to compile, each with a loss; no number in them is random, so that eager and compiled code agree."""
+"""Small models to compile, each with a loss; no number in them is random, so that eager and compiled code agree."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from aten_dump import DumpConfig, DumpMode
+from aten_dump.config import DataKind
 from tests import models, zoo
 
 
@@ -164,28 +165,65 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(12), nn.Linear(12, 20), nn.Linear(20, 12)
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down(F.gelu(self.up(self.norm(x))))
+    def forward(self, x: Tensor, is_broken: bool = False) -> Tensor:
+        h = self.up(self.norm(x))
+        if is_broken:
+            torch._dynamo.graph_break()
+        found: Tensor = self.down(F.gelu(h))
+        return found
+
+
+class Attentive(nn.Module):
+    """A block of a decoder: causal attention and a gated layer behind one norm, divided by the size of the batch."""
+
+    def __init__(self, width: int = 32, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.norm = heads, nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
+
+    def forward(self, x: Tensor, is_broken: bool = False) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        h = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        if is_broken:
+            torch._dynamo.graph_break()
+        normed = self.norm(h)
+        found: Tensor = h + self.down(F.silu(self.gate(normed)) * self.up(normed)) / x.shape[0]
         return found
 
 
 class Stack(nn.Module):
     """Two blocks one behind the other, that can be compiled, parted and checkpointed each for itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: Callable[[], nn.Module] = Block) -> None:
         super().__init__()
         self.form = "whole"
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(block() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        is_broken = "breaks" in self.form
         for block in self.blocks:
-            if self.form == "checkpoint":
-                x = x + checkpoint(block, x, use_reentrant=False)
+            if "checkpoint" in self.form:
+                x = x + checkpoint(block, x, is_broken, use_reentrant=False)
             else:
-                x = x + block(x)
-            if self.form == "breaks":
-                torch._dynamo.graph_break()
+                x = x + block(x, is_broken)
         return x * x.shape[0]
+
+
+class Decoder(nn.Module):
+    """A stack of attentive blocks between an embedding and the same embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.stack = nn.Embedding(50, 32), Stack(Attentive)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.stack(self.embed(tokens)) @ self.embed.weight.T
+        return found
 
 
 Loss = Callable[[nn.Module, torch.dtype, int], Tensor]
@@ -215,6 +253,11 @@ def _tokens(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
     return loss
 
 
+def _next_tokens(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
+    tokens = torch.randint(0, 50, (rows, 9))
+    return F.cross_entropy(model(tokens[:, :-1]).float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
 def _of_zoo(name: str) -> Loss:
     return lambda model, dtype, rows: zoo.ZOO[name].loss(model)
 
@@ -241,6 +284,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "moe": (Experts, _square(_floats(8))),
     "speech": (Speech, _square(_floats(6, 16))),
     "stack": (Stack, _square(_floats(12))),
+    "decoder": (Decoder, _next_tokens),
     "diffusion": (Diffusion, _square(_floats(3, 4 * 2, 2 * 4), lambda _, rows: torch.linspace(0, 9, rows))),
 }
 
@@ -256,8 +300,9 @@ class How:
         optimizer: `adamw`, `sgd`, or `compiled` for AdamW whose step is compiled too.
         rows: of the batch, step by step.
         options: of torch.compile.
-        form: `whole`, or of the model `stack`: `regional` (each block compiled for itself), `breaks` (of the graph),
-            `checkpoint` (of activations), `autograd` (the backward compiled too).
+        form: `whole`, or one or more words, of which all but the last are for models with a `Stack`: `regional` (each
+            block compiled for itself), `breaks` (of the graph, within a block), `checkpoint` (of activations), `autograd`
+            (the backward compiled too).
     """
 
     compiled: bool = True
@@ -278,21 +323,21 @@ def _without_dropout(model: nn.Module) -> nn.Module:
     return model
 
 
-def run(name: str, how: How, path: Path | None = None) -> list[Tensor]:
+def run(name: str, how: How, path: Path | None = None, data: DataKind = "tensor") -> list[Tensor]:
     """Train a program for some steps, recorded to `path` if that is given, and return all that it left."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     make, loss_of = PROGRAMS[name]
     model = _without_dropout(make()).to(how.dtype)
-    model.form = how.form  # type: ignore[assignment]
     forward: Any = model
-    if how.compiled and how.form == "regional":
-        for block in model.children():
-            [part.compile() for part in block]  # type: ignore[union-attr]
-    elif how.compiled:
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        stack.form = how.form
+        if how.compiled and "regional" in how.form:
+            [block.compile(**dict(how.options)) for block in stack.blocks]
+    if how.compiled and "regional" not in how.form:
         forward = torch.compile(model, **dict(how.options))
     backward_too: Any = nullcontext()
-    if how.compiled and how.form == "autograd":
+    if how.compiled and "autograd" in how.form:
         backward_too = torch._dynamo.compiled_autograd._enable(torch.compile)
     make_optimizer: Any = torch.optim.SGD if how.optimizer == "sgd" else torch.optim.AdamW
     optimizer = make_optimizer(model.parameters(), lr=0.01)
@@ -300,7 +345,7 @@ def run(name: str, how: How, path: Path | None = None) -> list[Tensor]:
     kept: list[Tensor] = []
     dump: Any = nullcontext()
     if path is not None:
-        dump = DumpMode(DumpConfig(path=str(path), data="tensor", compile="kernels"), model=model)
+        dump = DumpMode(DumpConfig(path=str(path), data=data, compile="kernels"), model=model)
     with backward_too, dump:
         for number, rows in enumerate(how.rows):
             torch.manual_seed(number + 1)

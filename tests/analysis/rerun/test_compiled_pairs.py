@@ -13,6 +13,7 @@ from torch import Tensor
 from aten_dump import compare, open_dump, replay
 from aten_dump.analysis.executors import verify_all
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
+from tests.analysis.layers.faults import lowering
 from tests.capture.bits import assert_same
 from tests.compiled_programs import PROGRAMS, How, run
 
@@ -27,6 +28,9 @@ _BF16: Final = torch.bfloat16
 _CASTS: Final = (("options", {"emulate_precision_casts": True}),)
 _DYNAMIC: Final = (("dynamic", True),)
 _LOW: Final = ("dlrm", "gnn", "moe", "stack", "unet", "diffusion", "speech", "mamba", "resnet")
+_TOGETHER: Final = How(
+    form="regional, breaks, checkpoint", autocast=True, optimizer="compiled", rows=(4, 6, 8)
+)  # of other sizes, so that it recompiles
 OTHERWISE: Final = [
     *((name, How(autocast=True)) for name in _LOW),
     *((name, How(dtype=_BF16)) for name in _LOW),
@@ -88,6 +92,8 @@ def test_a_program_compiled_otherwise(tmp_path: Path, name: str, how: How) -> No
         ("mamba", How(dtype=_BF16), How()),
         ("resnet", How(autocast=True), How(dtype=_BF16)),
         ("moe", How(autocast=True), How(dtype=_BF16)),
+        ("decoder", _TOGETHER, replace(_TOGETHER, options=_CASTS)),
+        ("decoder", _TOGETHER, replace(_TOGETHER, options=_DYNAMIC)),
     ],
     ids=_named,
 )
@@ -97,3 +103,27 @@ def test_a_program_compiled_in_two_ways(tmp_path: Path, name: str, one: How, oth
     for target, baseline in (("one", "other"), ("other", "one")):
         found = compare(str(tmp_path / target), str(tmp_path / baseline))
         assert found.exit_code == 0, found.answer()
+
+
+def test_all_at_once(tmp_path: Path) -> None:
+    bare, recorded = run("decoder", _TOGETHER), _judge(tmp_path, "decoder", _TOGETHER)
+    structure = run("decoder", _TOGETHER, tmp_path / "structure", "structure")
+    for one, *others in zip(bare, recorded, structure, strict=True):
+        for other in others:
+            assert_same(one, other)
+
+
+def test_a_wrong_lowering_is_named_among_all_at_once(tmp_path: Path) -> None:
+    with lowering(torch.ops.aten.sigmoid.default, lambda made, mul: mul(made, 1.03)):
+        run("decoder", _TOGETHER, tmp_path / "wrong")
+    run("decoder", replace(_TOGETHER, compiled=False), tmp_path / "written")
+    compared = compare(str(tmp_path / "wrong"), str(tmp_path / "written"))
+    assert compared.exit_code == 1
+    for step in range(len(_TOGETHER.rows)):
+        rank = open_dump(str(tmp_path / "wrong")).step(step).rank(0)
+        found = replay(rank)
+        named = {one.name for one in found.layers}
+        # Of the two blocks, whose backward reads a sigmoid; the forward divides by what it calculates itself.
+        assert [one.layer for one in found.layers] == ["kernel"] * 2
+        assert {call.phase for call in rank.calls if call.name in named} == {"backward"}
+        assert any(f"step {step} rank 0: first cause {name} " in compared.answer() for name in named), compared.answer()
