@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from aten_dump import DumpConfig, DumpMode
 from aten_dump.config import DataKind
 from tests import models, zoo
+from tests.compiled_families import AttentiveUNet, Crossing, GraphAttention, Recognizer, TimeMix
 
 
 class UNet(nn.Module):
@@ -258,6 +259,17 @@ def _next_tokens(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
     return F.cross_entropy(model(tokens[:, :-1]).float().flatten(0, 1), tokens[:, 1:].flatten())
 
 
+def _clicks(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
+    chances = model(torch.rand(rows, 4).to(dtype), torch.randint(0, 15, (rows, 3)))
+    return F.binary_cross_entropy_with_logits(chances, (torch.arange(rows) % 2).to(dtype))
+
+
+def _transcribed(model: nn.Module, dtype: torch.dtype, rows: int) -> Tensor:
+    found = model(torch.randn(rows, 9, 7).to(dtype)).float().transpose(0, 1)
+    lengths = torch.full((rows,), 9), torch.full((rows,), 3)
+    return F.ctc_loss(found, torch.randint(1, 6, (rows, 3)), *lengths)
+
+
 def _of_zoo(name: str) -> Loss:
     return lambda model, dtype, rows: zoo.ZOO[name].loss(model)
 
@@ -285,6 +297,11 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "speech": (Speech, _square(_floats(6, 16))),
     "stack": (Stack, _square(_floats(12))),
     "decoder": (Decoder, _next_tokens),
+    "time mix": (TimeMix, _square(_floats(5, 12))),
+    "crossing": (Crossing, _clicks),
+    "graph attention": (GraphAttention, _square(lambda dtype, rows: torch.randn(6, 8).to(dtype))),
+    "attentive unet": (AttentiveUNet, _square(_floats(2, 8, 8), _floats(3, 5))),
+    "recognizer": (Recognizer, _transcribed),
     "diffusion": (Diffusion, _square(_floats(3, 4 * 2, 2 * 4), lambda _, rows: torch.linspace(0, 9, rows))),
 }
 

@@ -33,7 +33,7 @@ from .layers.layers import layer_faults
 from .replay_result import Replay, ReplayedOp, ReplayResult, Skipped
 from .rerun.allowed_ops import allowed_patterns, allowing
 from .rerun.graft import Graft, graft
-from .rerun.op_errors import attempt, measured
+from .rerun.op_errors import attempt, measured, rounded_otherwise
 from .rerun.run_op import Run, run_call, said_by, same_bits
 
 AUTO: Final = "auto"
@@ -277,7 +277,7 @@ def _judge(call: Call, casts: bool, device: torch.device) -> ReplayedOp:
     reference, wide_failure = _reference(call, device) if casts else (None, None)
     if native is None and (reference is None or failure is None or isinstance(failure, MissingDataError)):
         raise failure or wide_failure or ReplayError("it could not be run")
-    results = tuple(measured(call, native, reference))
+    results = rounded_otherwise(call, tuple(measured(call, native, reference)), reference)
     if not results:
         raise ReplayError("its results are undefined memory, or it has none: there is nothing to compare")
     forward = call.forward

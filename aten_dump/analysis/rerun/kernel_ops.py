@@ -3,7 +3,9 @@
 Theory of operation
     The nodes of the graph between what a kernel is given and what it makes are run one after the other, each an op of
     torch's. Run in float64 this is the function that the kernel stands for, without any rounding between; run in the
-    recorded dtypes it is what a program as written would do, and says how far an honest kernel may be off.
+    recorded dtypes it is what a program as written would do, and says how far an honest kernel may be off. That is
+    one draw of rounding, which may be lucky where large numbers cancel. So a kernel that seems wrong is run in float64
+    a few times more, each result of a node rounded up or down by chance (Monte Carlo arithmetic; Parker, 1997).
     A kernel may leave what no node stands for (sums of squares, of which the next kernel makes a variance). What reads
     that is computed from what the kernel before was given.
     Each node's op is asked for as the op of any call of a dump (`allowed_ops`), so that no graph runs anything else.
@@ -115,6 +117,7 @@ class KernelOp(FusedOp):
 
     Attributes:
         behind: by node, what is known beside the arguments of the call (`behind_unknown`).
+        rounding: seed of chance by which results of nodes are rounded, in float64; 0 rounds none.
     """
 
     def __init__(self, call: Call, kernel: CompiledKernel) -> None:
@@ -129,6 +132,7 @@ class KernelOp(FusedOp):
         self._op = call.op
         self._kernel = kernel
         self.behind: Mapping[str, torch.Tensor] = {}
+        self.rounding = 0
         self._numbers = numbers_given(call)
         outs = kwargs.get("out")
         self._dtypes = [v.dtype for v in (outs if isinstance(outs, list) else []) if isinstance(v, Value)]
@@ -156,7 +160,7 @@ class KernelOp(FusedOp):
             node.name: unread_input(node) for node in nodes if node.op == "placeholder" and node.size not in sizes
         }
         known |= {name: made.double() if is_wide else made for name, made in unread.items()}
-        run = NodeRun({**known, **self.behind}, sizes, is_wide)
+        run = NodeRun({**known, **self.behind}, sizes, is_wide, self.rounding)
         for node in nodes:
             if node.name not in unread:
                 run.run(node)
@@ -193,10 +197,11 @@ def _kept(made: torch.Tensor, written: Container[int]) -> torch.Tensor:
 class NodeRun:
     """Nodes of a graph, run one after the other."""
 
-    def __init__(self, known: dict[str, Any], sizes: Mapping[str, int], is_wide: bool) -> None:
+    def __init__(self, known: dict[str, Any], sizes: Mapping[str, int], is_wide: bool, rounding: int = 0) -> None:
         self.known = known
         self._sizes = sizes
         self._is_wide = is_wide
+        self._chance = torch.Generator().manual_seed(rounding) if rounding and is_wide else None
 
     def run(self, node: GraphNode) -> None:
         """Run a node on what was made before it."""
@@ -207,7 +212,8 @@ class NodeRun:
             raise ReplayError(f"its graph reads {node.name}, which was not recorded as an input of the kernel")
         args = [self._item(item) for item in node.args]
         kwargs = {name: self._item(item) for name, item in node.kwargs.items()}
-        self.known[node.name] = self._run(node, args, kwargs)
+        made = self._run(node, args, kwargs)
+        self.known[node.name] = made if self._chance is None else _rounded(made, node, args, self._chance)
 
     def _run(self, node: GraphNode, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op in _SIZES:
@@ -232,6 +238,17 @@ class NodeRun:
         if isinstance(item, torch.dtype):
             return wide(item) if self._is_wide else item
         return _CPU if isinstance(item, torch.device) else item
+
+
+def _rounded(made: Any, node: GraphNode, given: list[Any], chance: torch.Generator) -> Any:
+    """Return what a node made in float64 with an error as rounding to its dtype has; views are not rounded."""
+    dtype = DTYPES.get(node.dtype or "")
+    if dtype is None or not isinstance(made, torch.Tensor) or made.dtype != torch.float64 or not made.numel():
+        return made
+    if any(isinstance(item, torch.Tensor) and item.data_ptr() == made.data_ptr() for item in given):
+        return made
+    error = torch.rand(made.shape, generator=chance, dtype=torch.float64) - 0.5
+    return made * (1 + torch.finfo(dtype).eps * error)
 
 
 # -- random numbers that inductor's own kernels make of a seed, in torch/csrc/inductor/cpp_prefix.h

@@ -18,6 +18,7 @@ from .run_op import Run, recorded_slots, result_slots, run_call, said_by, withou
 from .shared_memory import Moment, check_readable
 
 REPLAY_BYTES: Final = 256 << 20
+_DRAWS: Final = 8  # of rounding within a kernel
 _CPU: Final = torch.device("cpu")
 Storages = Mapping[Moment, torch.Tensor]  # the bytes of storages at a version
 Undefined = Mapping[str, torch.Tensor]  # by slot of a call's results, which elements depend on undefined memory
@@ -105,10 +106,12 @@ def _errors(call: Call, undefined: Undefined, known: Storages) -> dict[str, Loca
     if reference is None and native is None:
         return str(failure)
     try:
-        found = {error.slot: error for error in measured(call, native, reference, undefined)}
-        if native is None and any(error.ratio > SUSPECT for error in found.values()):  # how far is an honest one?
+        judged = tuple(measured(call, native, reference, undefined))
+        if native is None and any(error.ratio > SUSPECT for error in judged):  # how far is an honest one?
             native, _ = attempt(call, False, _CPU, undefined, known)
-            found = {error.slot: error for error in measured(call, native, reference, undefined)}
+            judged = tuple(measured(call, native, reference, undefined))
+        judged = rounded_otherwise(call, judged, reference, undefined, known)
+        found = {error.slot: error for error in judged}
     except AtenDumpError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - torch, or a library, refuses what the op made: it is not judged
@@ -117,13 +120,45 @@ def _errors(call: Call, undefined: Undefined, known: Storages) -> dict[str, Loca
 
 
 def attempt(
-    call: Call, cast: bool, device: torch.device, undefined: Undefined | None = None, known: Storages | None = None
+    call: Call,
+    cast: bool,
+    device: torch.device,
+    undefined: Undefined | None = None,
+    known: Storages | None = None,
+    rounding: int = 0,
 ) -> tuple[Run | None, AtenDumpError | None]:
     """Run a call again; return what it gave, or why it could not be run."""
     try:
-        return run_call(call, cast=cast, device=device, undefined=undefined, known=known), None
+        return run_call(call, cast=cast, device=device, undefined=undefined, known=known, rounding=rounding), None
     except (ReplayError, MissingDataError, FormatError) as error:
         return None, error
+
+
+def rounded_otherwise(
+    call: Call,
+    errors: tuple[LocalError, ...],
+    reference: Run | None,
+    undefined: Undefined | None = None,
+    known: Storages | None = None,
+) -> tuple[LocalError, ...]:
+    """Return the errors of a generated kernel held against other roundings too, if it seems wrong.
+
+    Args:
+        call: an aten call.
+        errors: as `measured` gave them.
+        reference: the call, run in float64; without it there is nothing to round.
+        undefined: which elements are not looked at.
+        known: what is known of memory that had been written in part.
+    """
+    for draw in range(1, _DRAWS + 1):
+        if call.kernel is None or reference is None or all(error.ratio <= SUSPECT for error in errors):
+            break
+        other, _ = attempt(call, True, _CPU, undefined, known, rounding=draw)
+        if other is None:
+            break
+        pairs = zip(errors, measured(call, other, reference, undefined), strict=True)
+        errors = tuple(min(pair, key=lambda error: error.ratio) for pair in pairs)
+    return errors
 
 
 def measured(

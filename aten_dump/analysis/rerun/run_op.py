@@ -86,6 +86,7 @@ def run_call(
     device: torch.device | None = None,
     known: Mapping[Moment, torch.Tensor] | None = None,
     undefined: Mapping[str, torch.Tensor] | None = None,
+    rounding: int = 0,
 ) -> Run:
     """Run the op of a call again.
 
@@ -95,6 +96,7 @@ def run_call(
         device: where; the CPU by default.
         known: storages, as bytes, that take the place of what was recorded.
         undefined: by slot, which elements of its results are known to depend on undefined memory: nobody looks at them.
+        rounding: seed of chance by which results within a kernel are rounded; 0 rounds none.
 
     Raises:
         ReplayError, MissingDataError: it cannot be run; the message says why.
@@ -104,7 +106,7 @@ def run_call(
         raise ReplayError(f"it raised in the program: {call.error}")
     if cast and call.op in _REINTERPRET:
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
-    around = Surroundings(cast, device or torch.device("cpu"), known or {})
+    around = Surroundings(cast, device or torch.device("cpu"), known or {}, rounding=rounding)
     values = {value.id: value for _, value in call.input_values()}.values()
     if is_view_op(op) and any(value.undefined and value.numel for value in values):
         raise ReplayError("it is a view of memory that was undefined (torch.empty), whose contents are not recorded")
@@ -218,7 +220,7 @@ def _run_on(
     try:
         args, kwargs = arguments.build()
         if isinstance(op, KernelOp):  # each of its nodes is checked as it runs
-            op.behind = arguments.of(behind_unknown(call))
+            op.behind, op.rounding = arguments.of(behind_unknown(call)), around.rounding
         else:
             check_arguments(op, args, kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:

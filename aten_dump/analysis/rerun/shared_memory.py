@@ -80,6 +80,7 @@ class Surroundings:
     known: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # whole storages, instead of the recorded
     fill: int = 0  # the greatest of the bytes that undefined memory is filled with; or RISING, ...
     unwritten: Mapping[Moment, torch.Tensor] = field(default_factory=dict)  # which bytes of storages are undefined
+    rounding: int = 0  # seed of chance by which results within a kernel are rounded, with `cast`; 0 rounds none
 
 
 def tensors_of(

@@ -9,7 +9,7 @@ import torch
 
 from aten_dump import replay
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
-from tests.analysis.layers.planted import Fault, faults, trained
+from tests.analysis.layers.planted import CHANGES, Fault, Stale, faults, trained
 from tests.analysis.layers.unseen import MODELS
 
 pytestmark = [
@@ -38,3 +38,11 @@ def test_an_honest_compiler_is_not_accused(tmp_path: Path, model: str) -> None:
     assert not found.suspects
     assert not found.layers
     assert not [one for one in found.skipped if one.op.startswith("inductor::")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_is_seen_is_no_fault(tmp_path: Path, name: str) -> None:
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):  # by default dynamo sees no hook that is added
+        found = Stale(CHANGES[name]).compared(tmp_path, {})
+    assert found.exit_code == 0, found.answer()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.analysis.rerun.kernel_ops import _OWN
 from aten_dump.analysis.rerun.repro_script import repro_script
+from aten_dump.analysis.rerun.run_op import run_call
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.cli.main import main
 
@@ -69,6 +70,19 @@ def test_replay_names_the_kernel(dumps: dict[str, str]) -> None:
     (suspect,) = replay(open_dump(dumps["wrong"])).suspects
     assert suspect.name == "Kernel.cpp_fused_relu_0.0.forward"
     assert __file__ in suspect.source
+
+
+def test_other_roundings_are_as_far_off_as_rounding_is(dumps: dict[str, str]) -> None:
+    """They differ from draw to draw, a seed gives the same again, and what is drawn is of no other generator."""
+    calls = open_dump(dumps["compiled"]).step(0).rank(0).calls
+    call = next(call for call in calls if call.name.startswith("Kernel.cpp_fused__softmax_backward"))
+    state = torch.get_rng_state()
+    exact, *drawn = (run_call(call, cast=True, rounding=seed).mutated["out"][0] for seed in (0, 1, 1, 2, 3))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(drawn[0], drawn[1])
+    errors = [float((one - exact).norm() / exact.norm()) for one in drawn[1:]]
+    assert len(set(errors)) == 3
+    assert all(1e-9 < error < 1e-6 for error in errors), errors
 
 
 @pytest.mark.parametrize("order", ["as given", "turned round"])
