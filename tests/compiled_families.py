@@ -103,7 +103,7 @@ class Recognizer(nn.Module):
 
     def __init__(self, width: int = 12) -> None:
         super().__init__()
-        self.first, self.half = (
+        self.first, self.between = (
             nn.Linear(7, width),
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 18), nn.SiLU(), nn.Linear(18, width)),
         )
@@ -112,8 +112,8 @@ class Recognizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
-        h = h + 0.5 * self.half(h)
+        h = h + 0.5 * self.between(h)
         c = F.glu(self.gate(h.transpose(1, 2)), 1)
         h = h + self.point(F.hardswish(self.norm(self.depth(c)))).transpose(1, 2)
-        found: Tensor = self.out(F.layer_norm(h + 0.5 * self.half(h), (h.shape[-1],))).log_softmax(-1)
+        found: Tensor = self.out(F.layer_norm(h + 0.5 * self.between(h), (h.shape[-1],))).log_softmax(-1)
         return found

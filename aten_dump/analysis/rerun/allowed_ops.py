@@ -34,6 +34,7 @@ COMPUTING_NAMESPACES: Final = frozenset(
 _PART: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME: Final = re.compile(rf"{_PART}::{_PART}(\.{_PART})?")
 _PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*::[A-Za-z0-9_.*?]+")
+_CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 _FILE_ARGUMENTS: Final = re.compile(r"(file|path|dir|url|lib|library)(_?name)?|.*(_file|filename|_path|_dir|_url)")
 _NOT_COMPUTING: Final = frozenset(
     {
@@ -97,6 +98,11 @@ def registered_op(op: str) -> Any:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
     except AttributeError:  # a package has registered a kernel for it, and nobody an op
         return None
+
+
+def is_by_element(op: Any) -> bool:
+    """Return True if an op computes each element of its result of the same element of what it is given."""
+    return torch.Tag.pointwise in op.tags and read_op_name(op.name()).name not in _CHOOSES
 
 
 def allowed_op(op: str) -> Any:

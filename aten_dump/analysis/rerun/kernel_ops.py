@@ -25,7 +25,7 @@ from ...errors import ReplayError
 from ...references.fused_op import FusedOp
 from ...torch_names import DTYPES, has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
-from .allowed_ops import allowed_op
+from .allowed_ops import allowed_op, is_by_element
 from .argument_checks import check_arguments
 from .shared_memory import wide
 
@@ -226,6 +226,9 @@ class NodeRun:
             return made.double() if self._is_wide and made.is_floating_point() else made
         op = op_of(node)
         check_arguments(op, args, kwargs)
+        dtype = DTYPES.get(node.dtype or "")
+        if self._is_wide and dtype is not None and dtype.is_floating_point and is_by_element(op):
+            args = [_in_float64(item) for item in args] if _is_of_integers(args) else args
         if op._schema.is_mutable:  # other nodes may still want what it is given
             args = [item.clone() if isinstance(item, torch.Tensor) else item for item in args]
         return composed(op, _CPU)(*args, **kwargs)
@@ -238,6 +241,15 @@ class NodeRun:
         if isinstance(item, torch.dtype):
             return wide(item) if self._is_wide else item
         return _CPU if isinstance(item, torch.device) else item
+
+
+def _is_of_integers(args: list[Any]) -> bool:
+    tensors = [item for item in args if isinstance(item, torch.Tensor)]
+    return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+
+
+def _in_float64(item: Any) -> Any:
+    return item.double() if isinstance(item, torch.Tensor) else item
 
 
 def _rounded(made: Any, node: GraphNode, given: list[Any], chance: torch.Generator) -> Any:

@@ -30,7 +30,7 @@ from ...dump.argument_decoding import UnknownDevice
 from ...errors import AtenDumpError, ReplayError
 from ...store.op_names import UNDEFINED_OUTPUT_OPS, is_collective, read_op_name
 from ..composed_ops import composed
-from .allowed_ops import allowed_op
+from .allowed_ops import allowed_op, is_by_element
 from .argument_checks import check_arguments
 from .kernel_ops import KernelOp, behind_unknown, kernel_op, unknown_slots
 from .memory_need import arguments_of, check_given
@@ -38,8 +38,6 @@ from .on_device import on_device
 from .shared_memory import Moment, Surroundings, tensors_of, wide
 
 _drawing: Final = threading.Lock()  # held while the process's own generators are in a recorded state
-
-_CHOOSES: Final = ("where",)  # among numbers, by a mask that has to be one
 
 _NO_COMPUTATION: Final = frozenset(("profiler", "prim", "inductor_prims", "higher_order"))
 _ABOUT_STORAGES: Final = frozenset(("aten::_has_same_storage_numel",))
@@ -417,12 +415,14 @@ def factory_dtype(call: Call, named: dict[str, Any]) -> torch.dtype | None:
 
 
 def makes_floats_of_integers(call: Call) -> bool:
-    """Return True if an op makes floating numbers of integers or masks alone, element by element."""
+    """Return True if an op makes floating numbers of integers or masks alone, element by element.
+
+    A kernel is no such op: it runs node by node, and each node is asked for itself.
+    """
     given = [value for _, value in call.input_values()]
-    if not given or any(value.is_floating for value in given):
+    if not given or call.kernel is not None or any(value.is_floating for value in given):
         return False
-    is_pointwise = torch.Tag.pointwise in allowed_op(call.op).tags and read_op_name(call.op).name not in _CHOOSES
-    return is_pointwise and any(value.is_floating for _, value in call.output_values())
+    return is_by_element(allowed_op(call.op)) and any(value.is_floating for _, value in call.output_values())
 
 
 def draw(

@@ -118,6 +118,20 @@ def test_a_product_of_sizes_that_a_backward_keeps_is_known(tmp_path: Path) -> No
     assert "mutated.out.0: " in done.stdout
 
 
+def test_what_a_kernel_makes_of_integers_is_known_in_float64(tmp_path: Path) -> None:
+    """Its arguments are no floating numbers, and neither is a count that it keeps: both are run all the same."""
+    torch._dynamo.reset()
+    numbers = torch.arange(1, 9)
+    with DumpMode(DumpConfig(path=str(tmp_path / "dump"), data="tensor", compile="kernels")):
+        torch.compile(lambda n: ((n / 3).exp(), n.mul_(2)))(numbers.clone())
+    rank = open_dump(str(tmp_path / "dump")).step(0).rank(0)
+    kernels = [call for call in rank.calls if call.kernel is not None]
+    made = [item for call in kernels for item in run_call(call, cast=True).mutated["out"]]
+    assert any(item.equal((numbers.double() / 3).exp()) for item in made)
+    assert any(item.equal(numbers * 2) for item in made)
+    assert [op.reference for op in replay(rank).ops if op.op.startswith("inductor::")] == ["float64"] * len(kernels)
+
+
 def test_random_numbers_are_those_of_the_compiler() -> None:
     """What a kernel makes of a seed is checked bit by bit: against torch's own Philox, as its header has it."""
     torch._dynamo.reset()
