@@ -24,13 +24,17 @@ _TINY: Final = 1e-30
 _UNEQUAL: Final = 0.01  # share of elements of an integer result that ties may decide
 
 
-def values_of(nodes: Iterable[GraphNode], sources: Mapping[str, Any], *, is_wide: bool) -> dict[str, Any]:
+def values_of(
+    nodes: Iterable[GraphNode], sources: Mapping[str, Any], *, is_wide: bool, unfit: list[GraphNode] | None = None
+) -> dict[str, Any]:
     """Return what each node makes, by name.
 
     Args:
         nodes: of a graph, in execution order.
         sources: what its placeholders stand for.
         is_wide: `sources` are float64 for floating numbers.
+        unfit: the first node is added to it whose op refuses the shapes of its inputs, or makes another shape than the
+            graph says.
     """
     nodes = list(nodes)
     sizes = {node.size: sources[node.name] for node in nodes if node.size and type(sources.get(node.name)) is int}
@@ -42,8 +46,19 @@ def values_of(nodes: Iterable[GraphNode], sources: Mapping[str, Any], *, is_wide
                 try:
                     run.run(node)
                 except _REFUSED:  # it is not known, and neither is what depends on it
-                    continue
+                    is_unfit = unfit == [] and not run.fits(node)
+                else:
+                    is_unfit = unfit == [] and _has_another_shape(node, run.known[node.name])
+                if unfit is not None and is_unfit:
+                    unfit.append(node)
     return run.known
+
+
+def _has_another_shape(node: GraphNode, made: Any) -> bool:
+    if not isinstance(made, torch.Tensor) or node.shape is None:
+        return False
+    pairs = zip(node.shape, made.shape, strict=False)
+    return len(node.shape) != made.dim() or any(isinstance(said, int) and said != size for said, size in pairs)
 
 
 def result_of(op: str, args: Iterable[Any], kwargs: Mapping[str, Any], values: Mapping[str, Any]) -> Any:

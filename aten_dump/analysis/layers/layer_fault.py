@@ -25,8 +25,9 @@ class LayerFault:
         name: the op that was decomposed, the pass, the call of the kernel, or the node that was returned otherwise.
         graph: the compiled graph, as torch's logs have it (``"0_forward"``, or ``"0_joint"`` before it is parted).
         source: ``"file:line in function"`` of the program, ``""`` where it is not known.
-        error: how far off, relative to the greatest element; None of a write to memory that is not the graph's.
-        fact: what is wrong with its memory, a clause; "" of other layers.
+        error: how far off, relative to the greatest element; None of a write to memory that is not the graph's, and of
+            a graph that cannot be run.
+        fact: what is wrong with its memory, or why the graph cannot be run, a clause; "" where it is off.
     """
 
     layer: Layer

@@ -11,6 +11,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -21,6 +22,7 @@ from .layer_fault import Layer, LayerFault, source_of
 from .memory import memory_faults
 
 _JOINT: Final = "joint"
+_UNFIT: Final = math.inf  # the error of a graph that cannot be run
 _PARTS: Final = (_JOINT, "forward", "backward", "inference")
 
 
@@ -131,14 +133,23 @@ class _Compiled:
         return None
 
     def _fault(self, layer: Layer, name: str, node: GraphNode | None, error: float, part: str = "") -> LayerFault:
-        part = part or (_JOINT if self._stages[_JOINT] else "inference")
-        return LayerFault(layer, name, f"{self._number}_{part}", source_of(node), error)
+        graph = f"{self._number}_{part or (_JOINT if self._stages[_JOINT] else 'inference')}"
+        if node is not None and error == _UNFIT:
+            fact = f"left {node.name} ({node.op}) with inputs of other shapes than the graph says"
+            return LayerFault(layer, name, graph, source_of(node), None, fact)
+        return LayerFault(layer, name, graph, source_of(node), error)
 
 
 def _error_of(stage: GraphStage, sources: Mapping[str, Any], wanted: Sequence[Any]) -> tuple[float, GraphNode | None]:
-    """Return how far the outputs of a graph are from what they should be, and the node of the farthest."""
-    values = values_of(stage.nodes.values(), sources, is_wide=True)
-    pairs = zip(stage.outputs, wanted, strict=False)
+    """Return how far the outputs of a graph are from what they should be, and the node of the farthest.
+
+    `_UNFIT` and the node that cannot be run, where an output that is known before is not known for its sake.
+    """
+    unfit: list[GraphNode] = []
+    values = values_of(stage.nodes.values(), sources, is_wide=True, unfit=unfit)
+    pairs = list(zip(stage.outputs, wanted, strict=False))
+    if unfit and any(taken(item, values) is None and want is not None for item, want in pairs):
+        return _UNFIT, unfit[0]
     errors = [(distance(taken(item, values), want), item) for item, want in pairs]
     error, item = max(errors, key=lambda one: one[0], default=(0.0, None))
     return error, stage.nodes.get(item.name) if isinstance(item, NodeRef) else None

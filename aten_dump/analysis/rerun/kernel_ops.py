@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ...dump import COMPILED_GRAPH, Call, CompiledKernel, GraphNode, NodeRef, Value
-from ...errors import ReplayError
+from ...errors import AtenDumpError, ReplayError
 from ...references.fused_op import FusedOp
 from ...torch_names import DTYPES, has_kernel, register_ops_of_inductor
 from ..composed_ops import composed
@@ -215,6 +215,20 @@ class NodeRun:
         made = self._run(node, args, kwargs)
         self.known[node.name] = made if self._chance is None else _rounded(made, node, args, self._chance)
 
+    def fits(self, node: GraphNode) -> bool:
+        """Return False if the op of a node refuses the shapes of its inputs, whatever they hold."""
+        without = {name: _without_elements(item) for name, item in self.known.items()}
+        meta = NodeRun(without, self._sizes, self._is_wide)
+        try:
+            op = op_of(node)
+            args, kwargs = meta._item(node.args), {name: meta._item(item) for name, item in node.kwargs.items()}
+            op(*args, **kwargs)
+        except (AtenDumpError, NotImplementedError, KeyError):  # it may not be run, or reads what is not known
+            return True
+        except (RuntimeError, IndexError):
+            return False
+        return True
+
     def _run(self, node: GraphNode, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op in _SIZES:
             return _SIZES[node.op](*args)
@@ -241,6 +255,12 @@ class NodeRun:
         if isinstance(item, torch.dtype):
             return wide(item) if self._is_wide else item
         return _CPU if isinstance(item, torch.device) else item
+
+
+def _without_elements(item: Any) -> Any:
+    if isinstance(item, (list, tuple)):
+        return [_without_elements(entry) for entry in item]
+    return item.to("meta") if isinstance(item, torch.Tensor) else item
 
 
 def _is_of_integers(args: list[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,25 @@ def test_a_node_that_writes_leaves_what_others_read() -> None:
         node("same", "aten::neg", NodeRef("x")),
     ]
     assert torch.equal(values_of(nodes, {"x": X}, is_wide=True)["same"], -X)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "shape", "is_unfit"),
+    [
+        ("aten::mul.Tensor", (NodeRef("x"), NodeRef("x")), (9,), False),
+        ("aten::mul.Tensor", (NodeRef("x"), NodeRef("x")), (9, 9), True),
+        ("aten::mul.Tensor", (NodeRef("x"), NodeRef("x")), ("s0",), False),
+        ("aten::view", (NodeRef("x"), [2, 4]), None, True),
+        ("aten::mm", (NodeRef("x"), NodeRef("x")), None, True),
+        ("aten::mm", (NodeRef("nobody"), NodeRef("x")), None, False),
+        ("library::unknown", (NodeRef("x"),), (9,), False),
+    ],
+)
+def test_a_node_that_does_not_fit_its_inputs(op: str, args: tuple[Any, ...], shape: Any, is_unfit: bool) -> None:
+    made = replace(node("made", op, *args), shape=shape)
+    unfit: list[GraphNode] = []
+    values_of([node("x", "placeholder"), made, replace(made, name="again")], {"x": X}, is_wide=True, unfit=unfit)
+    assert unfit == ([made] if is_unfit else [])
 
 
 def test_an_op_beside_what_stands_for_it() -> None:
