@@ -199,6 +199,7 @@ class NodeRun:
 
     def __init__(self, known: dict[str, Any], sizes: Mapping[str, int], is_wide: bool, rounding: int = 0) -> None:
         self.known = known
+        self._given = frozenset(known)
         self._sizes = sizes
         self._is_wide = is_wide
         self._chance = torch.Generator().manual_seed(rounding) if rounding and is_wide else None
@@ -216,18 +217,22 @@ class NodeRun:
         self.known[node.name] = made if self._chance is None else _rounded(made, node, args, self._chance)
 
     def fits(self, node: GraphNode) -> bool:
-        """Return False if the op of a node refuses the shapes of its inputs, whatever they hold."""
+        """Return False if the op of a node refuses the shapes of its inputs, or reaches beyond their memory.
+
+        How much memory lies around an input of the graph is not known, so nothing reaches beyond that.
+        """
         without = {name: _without_elements(item) for name, item in self.known.items()}
         meta = NodeRun(without, self._sizes, self._is_wide)
         try:
             op = op_of(node)
             args, kwargs = meta._item(node.args), {name: meta._item(item) for name, item in node.kwargs.items()}
-            op(*args, **kwargs)
+            made = op(*args, **kwargs)
         except (AtenDumpError, NotImplementedError, KeyError):  # it may not be run, or reads what is not known
             return True
         except (RuntimeError, IndexError):
             return False
-        return True
+        reads_given = any(isinstance(item, NodeRef) and item.name in self._given for item in node.args)
+        return reads_given or not isinstance(made, torch.Tensor) or not _reaches_beyond(made)
 
     def _run(self, node: GraphNode, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op in _SIZES:
@@ -255,6 +260,13 @@ class NodeRun:
         if isinstance(item, torch.dtype):
             return wide(item) if self._is_wide else item
         return _CPU if isinstance(item, torch.device) else item
+
+
+def _reaches_beyond(made: torch.Tensor) -> bool:
+    """Return True if a tensor without elements, a view, has some that lie beyond the memory that it is a view of."""
+    steps = zip(made.shape, made.stride(), strict=True)
+    reach = made.storage_offset() + sum((size - 1) * step for size, step in steps) + 1
+    return made.numel() > 0 and reach * made.itemsize > made.untyped_storage().nbytes()
 
 
 def _without_elements(item: Any) -> Any:

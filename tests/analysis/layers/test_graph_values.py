@@ -52,12 +52,16 @@ def test_a_node_that_writes_leaves_what_others_read() -> None:
         ("aten::mm", (NodeRef("x"), NodeRef("x")), None, True),
         ("aten::mm", (NodeRef("nobody"), NodeRef("x")), None, False),
         ("library::unknown", (NodeRef("x"),), (9,), False),
+        ("aten::as_strided", (NodeRef("sine"), [3, 3], [3, 1]), None, False),
+        ("aten::as_strided", (NodeRef("sine"), [9, 9], [9, 1]), None, True),
+        ("aten::as_strided", (NodeRef("x"), [9, 9], [9, 1]), None, False),  # it may lie in more memory
     ],
 )
 def test_a_node_that_does_not_fit_its_inputs(op: str, args: tuple[Any, ...], shape: Any, is_unfit: bool) -> None:
     made = replace(node("made", op, *args), shape=shape)
     unfit: list[GraphNode] = []
-    values_of([node("x", "placeholder"), made, replace(made, name="again")], {"x": X}, is_wide=True, unfit=unfit)
+    nodes = [node("x", "placeholder"), node("sine", "aten::sin", NodeRef("x")), made, replace(made, name="again")]
+    values_of(nodes, {"x": X}, is_wide=True, unfit=unfit)
     assert unfit == ([made] if is_unfit else [])
 
 
