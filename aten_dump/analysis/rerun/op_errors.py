@@ -14,8 +14,8 @@ from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_workspace
 from .kernel_ops import unknown_slots
 from .rounding_error import SUSPECT, LocalError, Rounding, measure, measure_exact, terms_of
-from .run_op import Run, recorded_slots, result_slots, run_call, said_by, without
-from .shared_memory import Moment, check_readable
+from .run_op import Run, find_op, recorded_slots, result_slots, run_call, run_in, said_by, without
+from .shared_memory import Moment, Surroundings, check_readable
 
 REPLAY_BYTES: Final = 256 << 20
 _DRAWS: Final = 8  # of rounding within a kernel
@@ -120,16 +120,11 @@ def _errors(call: Call, undefined: Undefined, known: Storages) -> dict[str, Loca
 
 
 def attempt(
-    call: Call,
-    cast: bool,
-    device: torch.device,
-    undefined: Undefined | None = None,
-    known: Storages | None = None,
-    rounding: int = 0,
+    call: Call, cast: bool, device: torch.device, undefined: Undefined | None = None, known: Storages | None = None
 ) -> tuple[Run | None, AtenDumpError | None]:
     """Run a call again; return what it gave, or why it could not be run."""
     try:
-        return run_call(call, cast=cast, device=device, undefined=undefined, known=known, rounding=rounding), None
+        return run_call(call, cast=cast, device=device, undefined=undefined, known=known), None
     except (ReplayError, MissingDataError, FormatError) as error:
         return None, error
 
@@ -153,9 +148,7 @@ def rounded_otherwise(
     for draw in range(1, _DRAWS + 1):
         if call.kernel is None or reference is None or all(error.ratio <= SUSPECT for error in errors):
             break
-        other, _ = attempt(call, True, _CPU, undefined, known, rounding=draw)
-        if other is None:
-            break
+        other = run_in(find_op(call), call, Surroundings(cast=True, known=known or {}, rounding=draw))
         pairs = zip(errors, measured(call, other, reference, undefined), strict=True)
         errors = tuple(min(pair, key=lambda error: error.ratio) for pair in pairs)
     return errors

@@ -84,7 +84,6 @@ def run_call(
     device: torch.device | None = None,
     known: Mapping[Moment, torch.Tensor] | None = None,
     undefined: Mapping[str, torch.Tensor] | None = None,
-    rounding: int = 0,
 ) -> Run:
     """Run the op of a call again.
 
@@ -94,7 +93,6 @@ def run_call(
         device: where; the CPU by default.
         known: storages, as bytes, that take the place of what was recorded.
         undefined: by slot, which elements of its results are known to depend on undefined memory: nobody looks at them.
-        rounding: seed of chance by which results within a kernel are rounded; 0 rounds none.
 
     Raises:
         ReplayError, MissingDataError: it cannot be run; the message says why.
@@ -104,7 +102,7 @@ def run_call(
         raise ReplayError(f"it raised in the program: {call.error}")
     if cast and call.op in _REINTERPRET:
         raise ReplayError("it is about the bits of its dtype: it has no float64 form")
-    around = Surroundings(cast, device or torch.device("cpu"), known or {}, rounding=rounding)
+    around = Surroundings(cast, device or torch.device("cpu"), known or {})
     values = {value.id: value for _, value in call.input_values()}.values()
     if is_view_op(op) and any(value.undefined and value.numel for value in values):
         raise ReplayError("it is a view of memory that was undefined (torch.empty), whose contents are not recorded")

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from aten_dump import DumpConfig, DumpMode, compare, open_dump, replay
 from aten_dump.analysis.rerun.kernel_ops import _OWN
 from aten_dump.analysis.rerun.repro_script import repro_script
-from aten_dump.analysis.rerun.run_op import run_call
+from aten_dump.analysis.rerun.run_op import find_op, run_call, run_in
+from aten_dump.analysis.rerun.shared_memory import Surroundings
 from aten_dump.capture.torch_internals.compiler import compiles_alike_under_modes
 from aten_dump.cli.main import main
 
@@ -77,7 +78,8 @@ def test_other_roundings_are_as_far_off_as_rounding_is(dumps: dict[str, str]) ->
     calls = open_dump(dumps["compiled"]).step(0).rank(0).calls
     call = next(call for call in calls if call.name.startswith("Kernel.cpp_fused__softmax_backward"))
     state = torch.get_rng_state()
-    exact, *drawn = (run_call(call, cast=True, rounding=seed).mutated["out"][0] for seed in (0, 1, 1, 2, 3))
+    runs = (run_in(find_op(call), call, Surroundings(cast=True, rounding=seed)) for seed in (0, 1, 1, 2, 3))
+    exact, *drawn = (run.mutated["out"][0] for run in runs)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(drawn[0], drawn[1])
     errors = [float((one - exact).norm() / exact.norm()) for one in drawn[1:]]
