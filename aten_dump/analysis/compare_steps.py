@@ -85,7 +85,7 @@ def _evidence(task: Task, state: _Before) -> RankEvidence:
     if state.equal is not None:
         state.left, state.equal = LeftBefore(*evaluate(state.equal, None, by_role=False).sides), None
     by_role = state.differed or (state.left is None and state.unknown)
-    found, state.left = _compared(task, ranks, state.left, by_role=by_role)
+    found, state.left = _compared(task, ranks, state.left, by_role=by_role, is_first=not state.differed)
     state.differed, state.unknown = state.differed or bool(found.findings), False
     return found
 
@@ -173,14 +173,23 @@ def _of_compiled(sides: tuple[Evaluation, Evaluation]) -> Iterator[str]:
 
 
 def _compared(
-    task: Task, ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool
+    task: Task, ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_role: bool, is_first: bool
 ) -> tuple[RankEvidence, LeftBefore]:
-    """Evaluate a step; return what was found, and what the step leaves to the next one."""
+    """Evaluate a step; return what was found, and what the step leaves to the next one.
+
+    Args:
+        task: the step.
+        ranks: of the target and the baseline.
+        before: what the step before left.
+        by_role: sources that differ stand for each other where they are read in the same role.
+        is_first: no step before differed.
+    """
     target, baseline = ranks
     found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
     replays = MeetingReplays(enabled=True, known=collectives_of(task.settings.comparison))
     verdict = RankVerdict(found, pairs, replays, task.settings.precision_budget or BUDGET)
+    verdict.corrects = is_first
     verdict.run()
     cast_sources = any(how == "cast" for _, _, how in found.sources.pairs)
     casts, notes = precisions_of((target, baseline), cast_sources=cast_sources, in_target_order=verdict.in_target_order)

@@ -258,7 +258,7 @@ class Causes:
             cause: what is taken for it. If it is an argument, and the baseline's is right there, it is the cause.
         """
         repair, work = self.repair, 0.0
-        if repair is None:
+        if repair is None or not repair.corrects:
             return None
         asked = [
             (repair.behind(value, like.value), (value, like), "the ends agree")

@@ -45,7 +45,12 @@ class RankVerdict:
     """Makes the rows and findings of one evaluated step.
 
     It has more than twenty methods, because rows and findings are made of the same numbers.
+
+    Attributes:
+        corrects: look for the change that would correct the step, if it is written otherwise.
     """
+
+    corrects = True
 
     def __init__(
         self, found: Evaluated, pairs: Sequence[Pair], replays: Replays, precision_budget: float = BUDGET
@@ -96,6 +101,7 @@ class RankVerdict:
         """Return the first cause on which the ends depend."""
         found = self._found
         repair = Repair(found.sides, found.steps, found.contents)
+        repair.corrects = self.corrects
         causes = self._causes(found, repair)
         first = cause = (found.unmet and causes.of_order(found.unmet)) or causes.find(found.odd, found.near)
         cones = tuple(set(cone.calls) for cone in causes.cones)

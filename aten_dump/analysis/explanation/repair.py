@@ -88,7 +88,10 @@ class Repair:
         contents: of both sides' sources, by id, that were not taken as recorded.
         found: values of the target that repair all ends, each with what the baseline has there: the last one first, and
             the one that was narrowed to last.
+        corrects: regions are asked for: no step before differed.
     """
+
+    corrects = True
 
     def __init__(
         self,
