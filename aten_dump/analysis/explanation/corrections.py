@@ -58,6 +58,7 @@ _KINDS: Final = tuple(
     )
 )  # ops that are easily taken for one another
 _OF_TWO: Final = frozenset({"mul", "add", "sub", "div", "maximum", "minimum"})
+_DIVIDES: Final = frozenset({"div", "remainder", "fmod", "floor_divide"})  # by zero, of integers, is an error
 _MOVED: Final = frozenset({"mul", "add", "sub", "div"})
 _FUNCTIONS: Final = (torch.sqrt, torch.square, torch.exp, torch.log, torch.neg, torch.reciprocal)
 _Find = Callable[[int, Any], "torch.Tensor | None"]  # of a turn, what finds tensors of values
@@ -204,7 +205,8 @@ class Corrections:
         for argument in _arguments(place.first):
             item = argument.item
             if argument.is_number:
-                found = [-item, *([1 / item] if item else ()), 2 * item, item / 2, 0, 1]
+                zero = [] if read_op_name(place.first.op).name.rstrip("_") in _DIVIDES else [0]
+                found = [-item, *([1 / item] if item else ()), 2 * item, item / 2, *zero, 1]
             elif type(item) is int and argument.name in _POSITIONS:
                 found = [item + 1, item - 1, 0]
             else:
@@ -642,7 +644,13 @@ class _Slots:
         self._map(self._noted)
 
     def replaced(self, at: int, other: torch.Tensor) -> Changed:
-        """Return the call with another tensor in the place of one."""
+        """Return the call with another tensor in the place of one.
+
+        Raises:
+            ValueError: it has another shape. Some kernels do not look at that.
+        """
+        if other.shape != self.tensors[at].shape or other.is_complex() != self.tensors[at].is_complex():
+            raise ValueError("another shape or kind of numbers")
         places = iter(range(len(self.tensors)))
         return self._map(lambda tensor: other if next(places) == at else tensor)
 
