@@ -61,7 +61,17 @@ _OF_TWO: Final = frozenset({"mul", "add", "sub", "div", "maximum", "minimum"})
 _DIVIDES: Final = frozenset({"div", "remainder", "fmod", "floor_divide"})  # by zero, of integers, is an error
 _MOVED: Final = frozenset({"mul", "add", "sub", "div"})
 _FUNCTIONS: Final = (torch.sqrt, torch.square, torch.exp, torch.log, torch.neg, torch.reciprocal)
-_Find = Callable[[int, Any], "torch.Tensor | None"]  # of a turn, what finds tensors of values
+
+
+class _Here(NamedTuple):
+    """A call as it is about to be run."""
+
+    turn: int  # of the loop that makes it
+    find: Callable[[Value], torch.Tensor]  # returns the tensor of a value
+    given: Changed  # as it was recorded
+
+
+_Find = Callable[[_Here], "torch.Tensor | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,16 @@ class _Place:
     def first(self) -> Call:
         return next(iter(self.calls.values()))
 
-    def makes(self, make: Callable[..., Changed]) -> dict[int, Make]:
-        """Return what changes each of the calls, given the turn, the call as it is, and what finds tensors."""
-        return {call.id: partial(make, turn) for turn, call in self.calls.items()}
+    def makes(self, make: Callable[[_Here], Changed]) -> dict[int, Make]:
+        """Return what changes each of the calls, which is given the call as it is."""
+        return {call.id: partial(_made, make, turn) for turn, call in self.calls.items()}
 
-    def changed(self, make: Callable[..., Changed], text: str) -> Change:
+    def changed(self, make: Callable[[_Here], Changed], text: str) -> Change:
         return Change(self.makes(make), text)
+
+    def turn(self, number: int) -> int:
+        """Return the turn in which a call is made, by its id."""
+        return next(turn for turn, call in self.calls.items() if call.id == number)
 
     def beside(self, turn: int, call: Call) -> Call | None:
         """Return the call of this place that was made last before a call of another place, of a turn."""
@@ -126,7 +140,10 @@ class _Spot(NamedTuple):
 
 
 class Corrections:
-    """Looks for the change of one call of a region that makes it right."""
+    """Looks for the change of one call of a region that makes it right.
+
+    It has more than twenty methods, one for each way to change a call.
+    """
 
     def __init__(self, asked: Asked, calls: Iterable[Call], likes: Sequence[Call]) -> None:
         """Prepare to look.
@@ -195,7 +212,7 @@ class Corrections:
     # -- the ways in which a call may be changed -----------------------------------------------------------------------
 
     def _literals(self, place: _Place) -> Iterator[Change]:
-        """Yield changes of an argument that is no tensor: to what the baseline has, or to all others that there are."""
+        """Yield changes of an argument that is no tensor, to what the baseline has or to any other value of few."""
         for argument in _arguments(place.first):
             for other in self._other_literals(place.first, argument):
                 yield argument.changed(place, other)
@@ -311,12 +328,14 @@ class Corrections:
             if is_here and not (spot.at is None and spot.place is not place):
                 continue
             if len(inputs) == 1:
-                make: Callable[..., Changed] = partial(_through, spot.at, _applied(place.first))
+                make: Callable[[_Here], Changed] = partial(_through, spot.at, _applied(place.first))
             elif _broadcasts(inputs[1][1].shape, spot.value.shape):
                 make = partial(_with_two, spot.at, _op_of(place.first), partial(_input_of, place, 1))
             else:
                 continue
-            there = {call.id: partial(make, turn) for turn, call in spot.place.calls.items() if turn in place.calls}
+            there = {
+                number: one for number, one in spot.place.makes(make).items() if spot.place.turn(number) in place.calls
+            }
             yield Change({**left_out, **there}, f"if it is done to {spot.slot} of {spot.place.first.name}, not here")
 
     def _more_of_one(self, place: _Place) -> Iterator[Change]:
@@ -478,24 +497,21 @@ def _periods(calls: Sequence[Call]) -> list[list[Call]]:
     return [list(calls)]
 
 
-def _output_beside(place: _Place, other: _Place, slot: str, turn: int, find: Any) -> torch.Tensor | None:
-    call = other.beside(turn, place.calls[turn])
-    found: torch.Tensor | None = None if call is None else find(dict(call.output_values())[slot])
-    return found
+def _output_beside(place: _Place, other: _Place, slot: str, here: _Here) -> torch.Tensor | None:
+    call = other.beside(here.turn, place.calls[here.turn])
+    return None if call is None else here.find(dict(call.output_values())[slot])
 
 
-def _input_beside(place: _Place, other: _Place, at: int, turn: int, find: Any) -> torch.Tensor | None:
-    call = other.beside(turn, place.calls[turn])
-    found: torch.Tensor | None = None if call is None else find(_tensors(call)[at][1])
-    return found
+def _input_beside(place: _Place, other: _Place, at: int, here: _Here) -> torch.Tensor | None:
+    call = other.beside(here.turn, place.calls[here.turn])
+    return None if call is None else here.find(_tensors(call)[at][1])
 
 
-def _input_of(place: _Place, at: int, turn: int, find: Any) -> torch.Tensor | None:
-    found: torch.Tensor | None = find(_tensors(place.calls[turn])[at][1])
-    return found
+def _input_of(place: _Place, at: int, here: _Here) -> torch.Tensor | None:
+    return here.find(_tensors(place.calls[here.turn])[at][1])
 
 
-def _fixed(tensor: torch.Tensor, turn: int, find: Any) -> torch.Tensor | None:
+def _fixed(tensor: torch.Tensor, here: _Here) -> torch.Tensor | None:
     return tensor
 
 
@@ -504,7 +520,7 @@ def _op_of(call: Call) -> Any:
         op = find_op(call)
     except AtenDumpError:
         return None
-    return op if isinstance(op, torch._ops.OpOverload) else None
+    return op if hasattr(op, "_schema") else None
 
 
 def _arguments(call: Call) -> Iterator[_Argument]:
@@ -566,47 +582,52 @@ def _arguments_in(calls: Sequence[Call]) -> tuple[list[float], dict[tuple[str, s
     return list(numbers), named
 
 
-# -- changes, as they are made: each is given the turn, the op and its arguments, and what finds tensors ---------------
+# -- changes, as they are made -----------------------------------------------------------------------------------------
 
 
-def _with_argument(at: int, name: str, item: Any, turn: int, given: Changed, find: Any) -> Changed:
+def _made(
+    make: Callable[[_Here], Changed], turn: int, given: Changed, find: Callable[[Value], torch.Tensor]
+) -> Changed:
+    return make(_Here(turn, find, given))
+
+
+def _with_argument(at: int, name: str, item: Any, here: _Here) -> Changed:
+    given = here.given
     if at < len(given.args):
         return given._replace(args=[*given.args[:at], item, *given.args[at + 1 :]])
     return given._replace(kwargs={**given.kwargs, name: item})
 
 
-def _with_arguments(arguments: Sequence[_Argument], turn: int, given: Changed, find: Any) -> Changed:
+def _with_arguments(arguments: Sequence[_Argument], here: _Here) -> Changed:
     for one in arguments:
-        given = _with_argument(one.at, one.name, one.item, turn, given, find)
-    return given
+        here = here._replace(given=_with_argument(one.at, one.name, one.item, here))
+    return here.given
 
 
-def _as_op(op: Any, turn: int, given: Changed, find: Any) -> Changed:
-    return given._replace(op=op)
+def _as_op(op: Any, here: _Here) -> Changed:
+    return here.given._replace(op=op)
 
 
-def _left_out(at: int, shape: tuple[int, ...] | None, turn: int, given: Changed, find: Any) -> Changed:
-    tensor = _Slots(given).tensors[at]
+def _left_out(at: int, shape: tuple[int, ...] | None, here: _Here) -> Changed:
+    tensor = _Slots(here.given).tensors[at]
     return Changed(torch.ops.aten.clone.default, [tensor if shape is None else tensor.reshape(shape)], {})
 
 
-def _with_tensor(at: int, other: _Find, turn: int, given: Changed, find: Any) -> Changed:
-    found = other(turn, find)
-    return given if found is None else _Slots(given).replaced(at, found)
+def _with_tensor(at: int, other: _Find, here: _Here) -> Changed:
+    found = other(here)
+    return here.given if found is None else _Slots(here.given).replaced(at, found)
 
 
-def _through(
-    at: int | None, applied: Callable[[torch.Tensor], torch.Tensor], turn: int, given: Changed, find: Any
-) -> Changed:
+def _through(at: int | None, applied: Callable[[torch.Tensor], torch.Tensor], here: _Here) -> Changed:
     if at is None:
-        return given._replace(after=applied)
-    slots = _Slots(given)
+        return here.given._replace(after=applied)
+    slots = _Slots(here.given)
     return slots.replaced(at, applied(slots.tensors[at]))
 
 
-def _with_two(at: int | None, op: Any, other: _Find, turn: int, given: Changed, find: Any) -> Changed:
-    found = other(turn, find)
-    return given if found is None else _through(at, lambda tensor: op(tensor, found), turn, given, find)
+def _with_two(at: int | None, op: Any, other: _Find, here: _Here) -> Changed:
+    found = other(here)
+    return here.given if found is None else _through(at, lambda tensor: op(tensor, found), here)
 
 
 def _transposed(tensor: torch.Tensor) -> torch.Tensor:

@@ -198,7 +198,9 @@ class Repair:
                     wanted[one.id] = one
         beside = self._beside(plans)
         wanted |= {one.id: one for call in beside for _, one in call.output_values()}
-        cut = {**cones[1].cut, **{one.id: one for one in _laid_otherwise(self.sides[1].flow, cones[1])}}
+        held, numbers = self.sides[0].holders, self.sides[1].numbers  # what the target has in parts is not held there
+        cut = {number: one for number, one in cones[1].cut.items() if held.get(numbers.get(number, 0))}
+        cut |= {one.id: one for one in _laid_otherwise(self.sides[1].flow, cones[1], set(cut))}
         if sum(one.numel for one in (*wanted.values(), *cut.values(), value)) * torch.float64.itemsize > _MOST_BYTES:
             return None
         given = self._kept(0, {*wanted, value.id})
@@ -442,9 +444,8 @@ def _in_other_orders(value: Value, likes: Sequence[Value]) -> Iterator[Like]:
         yield from (Like(like, order) for order in islice(fitting, _MOST_LIKES))
 
 
-def _laid_otherwise(flow: DataFlow, cone: Cone) -> Iterator[Value]:
-    """Yield what the first calls of a cone make of what both sides have, if they do no more than lay it otherwise."""
-    known = set(cone.cut)
+def _laid_otherwise(flow: DataFlow, cone: Cone, known: set[int]) -> Iterator[Value]:
+    """Yield what the first calls of a cone make of known values, if they do no more than lay these otherwise."""
     for _, call in sorted(cone.calls.items()):
         given = call.input_values()
         is_moving = flow.is_view(call) or (moves_elements(call.op) and not call.mutated)
