@@ -260,15 +260,13 @@ class Causes:
         repair, work = self.repair, 0.0
         if repair is None or not repair.corrects:
             return None
-        asked = [
-            (repair.behind(value, like.value), (value, like), "the ends agree")
-            for value, like in reversed(repair.found)
-        ]
+        asked = [(value, like, "the ends agree") for value, like in reversed(repair.found)]
         named = {(end.kind, end.name): end for end in odd[1]}
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
-            asked = [(cones, (end.value, Like(named[end.kind, end.name].value)), f"{end.name} agrees")]
-        for behind, values, what in asked:
-            given = repair.region(behind, *values)
+            asked = [(end.value, Like(named[end.kind, end.name].value), f"{end.name} agrees")]
+        for value, like, what in asked:
+            behind = repair.behind(value, like.value) if repair.found else cones
+            given = repair.region(behind, value, like)
             if given is None:
                 continue
             likes = [call for _, call in sorted(behind[1].calls.items())]

@@ -121,7 +121,7 @@ class _Argument(NamedTuple):
     name: str
     item: Any
     is_given: bool
-    is_number: bool  # a floating one, or it may be
+    is_number: bool  # it is given, and may be a floating one
 
     def changed(self, place: _Place, other: Any) -> Change:
         """Return the change of this argument at a place."""
@@ -153,7 +153,7 @@ class Corrections:
             calls: of the target, all.
             likes: the calls of the baseline that make the same of the same.
         """
-        self._region, self._others, self._likes = asked.region, asked.others, likes
+        self._region, self._others, self._likes = asked.region, asked.others, _distinct(likes)
         self._inside = inside = [plan.call for plan in asked.region.plans]
         place_of = _places_of([*inside, *asked.beside], calls)
         self._places = _by_place(inside, place_of)
@@ -212,7 +212,7 @@ class Corrections:
     # -- the ways in which a call may be changed -----------------------------------------------------------------------
 
     def _literals(self, place: _Place) -> Iterator[Change]:
-        """Yield changes of an argument that is no tensor, to what the baseline has or to any other value of few."""
+        """Yield changes of an argument that is no tensor: to the baseline's, and to all others if these are few."""
         for argument in _arguments(place.first):
             for other in self._other_literals(place.first, argument):
                 yield argument.changed(place, other)
@@ -275,7 +275,7 @@ class Corrections:
         found: list[Any] = list(self._named.get((op, name), ()))
         if isinstance(item, bool):
             found = [not item] if name in _FLAGS else found
-        elif argument.is_number and argument.is_given and op in _OF_TWO:
+        elif argument.is_number and op in _OF_TWO:
             found = [*found, *self._numbers]
         elif type(item) is int and name in _DIMS:
             found = [dim for dim in range(rank) if dim != item % max(1, rank)]
@@ -340,7 +340,7 @@ class Corrections:
 
     def _more_of_one(self, place: _Place) -> Iterator[Change]:
         """Yield changes of a tensor to what a call of the baseline would make of it."""
-        for like in self._distinct_likes():
+        for like in self._likes:
             tensors = _tensors(like)
             made = [value for _, value in like.output_values()]
             if len(tensors) != 1 or len(made) != 1 or like.mutated or made[0].shape != tensors[0][1].shape:
@@ -412,29 +412,21 @@ class Corrections:
                 continue
             for at, (_, value) in enumerate(tensors):
                 if not (at == 0 and parts.name in ("sub", "div")):
-                    named = f"{place_name(value)}, as in {other.first.name}"
+                    named = f"{_name_of(value)}, as in {other.first.name}"
                     yield (
                         parts.name,
                         parts.overload,
                         (named, value.shape),
                         partial(_input_beside, place, other, at),
                     )
-        for like in self._distinct_likes():
+        for like in self._likes:
             parts = read_op_name(like.op)
             for one, tensor in self._others:
                 if parts.name in _OF_TWO and any(one.id == value.id for _, value in like.input_values()):
-                    named = f"{place_name(one)} of the baseline, as in {like.name}"
+                    named = f"{_name_of(one)} of the baseline, as in {like.name}"
                     yield parts.name, parts.overload, (named, tensor.shape), partial(_fixed, tensor)
 
     # -- what is at hand -----------------------------------------------------------------------------------------------
-
-    def _distinct_likes(self) -> list[Call]:
-        found: dict[Hashable, Call] = {}
-        for like in self._likes:
-            args, kwargs = like.shared_inputs()
-            literals = tuple(repr(one) for one in (*args, *kwargs.items()) if not _has_values(one))
-            found.setdefault((like.op, literals), like)
-        return list(found.values())
 
     def _values(self, place: _Place, value: Value) -> Iterator[tuple[str, _Find]]:
         """Yield the values that may stand for one, with what finds their tensors in each turn of a loop."""
@@ -444,18 +436,28 @@ class Corrections:
             for slot, one in () if is_here else other.first.output_values():
                 if one.id != value.id and _are_of_a_kind(one, value):
                     found += 1
-                    yield place_name(one), partial(_output_beside, place, other, slot)
+                    yield _name_of(one), partial(_output_beside, place, other, slot)
         for one, tensor in self._others:
             if _are_of_a_kind(one, value) and found < _MOST_VALUES:
                 found += 1
-                yield f"what {place_name(one)} of the baseline is", partial(_fixed, tensor)
+                yield f"what {_name_of(one)} of the baseline is", partial(_fixed, tensor)
+
+
+def _distinct(calls: Sequence[Call]) -> list[Call]:
+    """Return the first of the calls of one op that are given the same, apart from tensors."""
+    found: dict[Hashable, Call] = {}
+    for call in calls:
+        args, kwargs = call.shared_inputs()
+        literals = tuple(repr(one) for one in (*args, *kwargs.items()) if not _has_values(one))
+        found.setdefault((call.op, literals), call)
+    return list(found.values())
 
 
 def _are_of_a_kind(one: Value, other: Value) -> bool:
     return one.shape == other.shape and one.is_floating == other.is_floating
 
 
-def place_name(value: Value) -> str:
+def _name_of(value: Value) -> str:
     """Return who made a value."""
     maker = value.producer
     return f"{maker[0].name}.{maker[1]}" if maker else repr(value)

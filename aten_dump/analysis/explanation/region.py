@@ -101,23 +101,21 @@ class Region:
     def distance(self, change: Change) -> torch.Tensor | None:
         """Return what the region makes with a change minus what it must make; None if that is the same.
 
-        It is infinite where the region cannot be run so, or makes something of another size.
+        It is infinite where the region cannot be run so, or makes something of another size, or complex numbers.
         """
         made = _Made()
         try:
             found = self._run(change, made)
         except ReplayError:
             found = None
-        if found is None or found.numel() != self._wanted.numel() or found.is_complex() != self._wanted.is_complex():
-            return torch.tensor([math.inf])
-        if are_alike(found.reshape(-1), self._wanted) and not self._levels(change, made):
+        if found is not None and are_alike(found.reshape(-1), self._wanted) and not self._levels(change, made):
             return None
-        return (
-            found.reshape(-1).double() - self._wanted.double() if not found.is_complex() else torch.tensor([math.inf])
-        )
+        if found is None or found.numel() != self._wanted.numel() or found.is_complex() or self._wanted.is_complex():
+            return torch.tensor([math.inf])
+        return found.reshape(-1).double() - self._wanted.double()
 
     def _levels(self, change: Change, made: _Made) -> bool:
-        """Return True if a changed call makes one number of what were several: what is made of it is of no more use."""
+        """Return True if all elements that a changed call makes are the same, and were not: then it carries nothing."""
         for plan in self.plans:
             for _, value in plan.call.output_values() if plan.call.id in change.makes else ():
                 before, after = self._first.by_id.get(value.id), made.by_id.get(value.id)

@@ -200,7 +200,9 @@ def _run_changed(op: Any, call: Call, arguments: _Arguments, change: Callable[[C
         check_arguments(changed.op, changed.args, changed.kwargs)
         with torch.no_grad():
             result = changed.op(*changed.args, **changed.kwargs)
-            result = result if changed.after is None else changed.after(result)
+            if changed.after is not None:
+                after = changed.after(result)
+                result = result.copy_(after) if call.mutated else after
         return Run(result, dict.fromkeys(call.mutated, result))
     except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise ReplayError(f"it cannot be run so: {said_by(error)}") from error
