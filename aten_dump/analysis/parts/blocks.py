@@ -52,11 +52,6 @@ class Block:
         more += ", transposed" if self.is_turned else ""
         return f"{where} of {self.size} along dimension {self.dim}{more}"
 
-    def start_along(self, dim: int) -> int:
-        """Return its start in a dimension of the largest tensor."""
-        inner = 0 if self.within is None else self.within.start_along(dim)
-        return inner + (self.start if self.dim == dim else 0)
-
     def take(self, whole: torch.Tensor) -> torch.Tensor:
         """Return the block of a tensor."""
         found = self.of(whole)
@@ -99,7 +94,7 @@ class Rows:
     __slots__ = ("is_floating", "last", "norm", "shape", "squares", "sums")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Read a tensor, [..., last]. If it has one dimension or is of integers, each element is a row.
+        """Read a tensor, [..., last]. If it has one dimension at most or is of integers, each element is a row.
 
         Of integers that are equal for all samples, such as positions and masks, only one sample counts.
         """
@@ -330,7 +325,7 @@ def _ones(angle: float, count: int) -> complex:
 
 
 def _has_rows_of_one(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 1 or not tensor.is_floating_point()
+    return tensor.dim() < 2 or not tensor.is_floating_point()
 
 
 def can_be_block(tensor: torch.Tensor) -> bool:

@@ -10,10 +10,10 @@ Theory of operation
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple
 
 import torch
 
@@ -28,8 +28,82 @@ from .relaid import Relaid, RelaidValues
 _MOST_NOTES: Final = 3
 
 Sides = tuple[Evaluation, Evaluation]
+Shape = tuple[int, ...]
+View = Callable[[torch.Tensor], torch.Tensor]
 Piece = tuple[int, Block]  # id of a part, or of what holds it, and where it lies
 InRows = tuple[set[int], set[int]]
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.transpose(-1, -2) if tensor.dim() > 1 else tensor
+
+
+def _squeezed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.squeeze()
+
+
+def _item(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.squeeze().unsqueeze(0)
+
+
+def _turned_item(tensor: torch.Tensor) -> torch.Tensor:
+    return _turned(tensor.squeeze()).unsqueeze(0)
+
+
+@lru_cache(maxsize=1 << 14)
+def _shape(view: View, shape: Shape) -> Shape:
+    return tuple(view(torch.empty(shape, device="meta")).shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How to view a part and its whole, so that the part is a block of the whole.
+
+    Attributes:
+        part: how to view the part. Rows can be taken from what is viewed along any dimension but the last.
+        whole: how to view the whole.
+        dim: the dimension of what is viewed along which the block lies; None if it may be any, or several.
+    """
+
+    part: View
+    whole: View
+    dim: int | None = None
+
+    def fits(self, part: Shape, whole: Shape) -> bool:
+        """Return True if tensors of these shapes, as they are viewed, may be a part and its whole."""
+        smaller = dimensions_of(part, whole)
+        return bool(smaller) and (self.dim is None or smaller == (self.dim % len(part),))
+
+    def place(self, seen: Block, whole: Shape) -> Block:
+        """Return where in the whole a block lies that was seen in its view."""
+        if self.whole is _turned:
+            return replace(seen, dim=len(whole) - 1)
+        if self.whole is _squeezed:
+            first = next(dim for dim, size in enumerate(whole) if size > 1)
+            return replace(seen, dim=first, is_turned=self.part is _turned_item)
+        return seen
+
+
+_WAYS: Final = (
+    _Way(_as_it_is, _as_it_is),
+    _Way(_turned, _turned, dim=-2),  # along the last dimension
+    _Way(_item, _squeezed, dim=0),  # dimensions of 1 are ignored
+    _Way(_turned_item, _squeezed, dim=0),
+)
+_VIEWS: Final = tuple(dict.fromkeys(view for way in _WAYS for view in (way.part, way.whole)))
+
+
+class _Covering(NamedTuple):
+    """A part of a value, and where it lies there."""
+
+    part: int
+    block: Block
+    way: _Way
+    seen: Block  # the block in the view of the value
 
 
 def may_be_in_parts(
@@ -66,29 +140,17 @@ def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 class PartsFound:
-    """Finds the parts, and lets both sides have their numbers.
-
-    It has more than twenty methods, because finding parts and giving numbers use the same rows.
-    """
+    """Finds the parts, and lets both sides have their numbers."""
 
     def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]], relaid: Sequence[Relaid] = ()) -> None:
         """Take both sides, whose ends differ, and their sources with elements in other places."""
         self.relaid = RelaidValues(sides, relaid)
         self._sides = sides
         self._ends = ends
-        self._rows: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
-        self._turned: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with the last two dimensions exchanged
+        self._rows: tuple[dict[View, dict[int, Rows]], ...] = tuple({view: {} for view in _VIEWS} for _ in sides)
         self._wholes: tuple[set[int], set[int]] = (set(), set())  # numbers of those that the other side has
-        self._may_hold: dict[tuple[int, tuple[int, ...]], bool] = {}  # shapes of the other side's parts
-        self._like: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
-        self._items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # with a leading dimension of 1
-        self._in_batches: tuple[dict[tuple[int, ...], bool], dict[tuple[int, ...], bool]] = ({}, {})
-        self._stackable: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of 1, as an item
-        self._turned_items: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})
-        self._stacks: tuple[dict[int, Rows], dict[int, Rows]] = ({}, {})  # without dimensions of one
+        self._views: dict[tuple[int, Shape], tuple[frozenset[View], bool]] = {}
         self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
-        self._squeezed = _squeezed(self._odd_shapes[0]), _squeezed(self._odd_shapes[1])
-        self._inner = tuple({one[1:] for one in shapes if one} for shapes in self._squeezed)
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
         self.covered: list[Covered] = []
@@ -97,47 +159,36 @@ class PartsFound:
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at a value of a side that is evaluated again."""
         self.relaid.watch(side, value, tensor)
-        if value.id in self._rows[side] or not can_be_block(tensor):
-            if tensor.numel() == 1 and value.id in self._own[side] and tensor.is_floating_point():
-                self._stackable[side].setdefault(value.id, Rows(tensor.reshape(1)))
+        is_end, known = value.id in self._own[side], self._rows[side]
+        is_number = tensor.numel() == 1 and is_end and tensor.is_floating_point()
+        if value.id in known[_as_it_is] or not (is_number or can_be_block(tensor)):
             return
-        if self._is_odd(side, value) or self._is_whole(side, value, tuple(tensor.shape)):
-            self._rows[side][value.id] = Rows(tensor)
-            if self._is_item(side, tensor):
-                self._items[side][value.id] = Rows(tensor.unsqueeze(0))
-            if tensor.dim() > 1 and tensor.is_floating_point() and self._has_like(side, tuple(tensor.shape)):
-                self._turned[side][value.id] = Rows(tensor.transpose(-1, -2))
-            if tensor.is_floating_point():
-                self._watch_stacked(side, value, tensor.squeeze())
+        views, may_hold = self._views_of(side, tuple(tensor.shape))
+        if not (self._is_odd(side, value) or (may_hold and self._is_whole(side, value))):
+            return
+        if not is_number:
+            known[_as_it_is][value.id] = Rows(tensor)
+        for view in views if tensor.is_floating_point() else ():
+            seen = view(tensor)
+            if seen.dim() > 1 or is_end:  # single numbers that are no ends are often equal by chance
+                known[view][value.id] = Rows(seen)
 
-    def _watch_stacked(self, side: int, value: Value, tensor: torch.Tensor) -> None:
-        """Look at a value that may be an item of the other side's stack, or a stack of its items.
+    def _views_of(self, side: int, shape: Shape) -> tuple[frozenset[View], bool]:
+        """Return how to view values of a shape besides as they are, and if they may hold parts as they are.
 
-        Single numbers are looked for only if they are ends, and only in ends: others are often equal by chance.
+        Views are kept only of shapes for which the other side has unpaired values that fit.
         """
-        shape = tuple(tensor.shape)
-        if shape in self._inner[1 - side]:
-            self._stackable[side][value.id] = Rows(tensor.unsqueeze(0))
-        if len(shape) > 1 and _turned(shape) in self._inner[1 - side]:
-            self._turned_items[side][value.id] = Rows(tensor.transpose(-1, -2).unsqueeze(0))
-        is_stack = bool(self._squeezed[1 - side] & {shape[1:], _turned(shape[1:])})
-        if is_stack and (len(shape) > 1 or value.id in self._own[side]):
-            self._stacks[side][value.id] = Rows(tensor)
-
-    def _has_like(self, side: int, shape: tuple[int, ...]) -> bool:
-        """Return True if the other side has unpaired values of this shape, apart from the last dimension."""
-        if shape not in self._like[side]:
-            others = (one for one in self._odd_shapes[1 - side] if one[:-1] == shape[:-1])
-            self._like[side][shape] = any(one != shape for one in others)
-        return self._like[side][shape]
-
-    def _is_item(self, side: int, tensor: torch.Tensor) -> bool:
-        """Return True if the other side may have a batch of which a tensor is one item, without the batch dimension."""
-        shape = tuple(tensor.shape)
-        if shape not in self._in_batches[side]:
-            batches = (one for one in self._odd_shapes[1 - side] if len(one) == 1 + len(shape) and one[1:] == shape)
-            self._in_batches[side][shape] = any(one[0] > 1 for one in batches)
-        return self._in_batches[side][shape] and tensor.is_floating_point()
+        if (side, shape) not in self._views:
+            found, others = set[View](), self._odd_shapes[1 - side]
+            for way in _WAYS[1:]:
+                own = _shape(way.part, shape), _shape(way.whole, shape)
+                if any(way.fits(own[0], _shape(way.whole, other)) for other in others):
+                    found.add(way.part)
+                if any(way.fits(_shape(way.part, other), own[1]) for other in others):
+                    found.add(way.whole)
+            may_hold = any(_WAYS[0].fits(other, shape) for other in others)
+            self._views[side, shape] = frozenset(found), may_hold
+        return self._views[side, shape]
 
     def _shapes_of_odd(self, side: int) -> set[tuple[int, ...]]:
         """Return the shapes of the values without a counterpart."""
@@ -146,19 +197,14 @@ class PartsFound:
         odd = (id for id, number in evaluation.numbers.items() if number not in others)
         return {tuple(rank.value_by_id(id).shape) for id in odd}
 
-    def _is_whole(self, side: int, value: Value, shape: tuple[int, ...]) -> bool:
+    def _is_whole(self, side: int, value: Value) -> bool:
         """Return True if a value may hold parts, even if the other side has it as a whole; once for each number.
 
         One side may assemble a cache from parts that the other side makes at once. Of what exists before the step (a
         table) parts are chosen, and may be the wrong ones.
         """
-        if self._sides[side].flow.writer(value) is None:
-            return False
-        key = side, shape
-        if key not in self._may_hold:
-            self._may_hold[key] = any(dimensions_of(one, shape) for one in self._odd_shapes[1 - side])
-        number = self._sides[side].numbers.get(value.id) if self._may_hold[key] else None
-        if number is None or number in self._wholes[side]:
+        number = self._sides[side].numbers.get(value.id)
+        if self._sides[side].flow.writer(value) is None or number is None or number in self._wholes[side]:
             return False
         self._wholes[side].add(number)
         return True
@@ -167,52 +213,55 @@ class PartsFound:
         known = self._sides[side].signatures.get(value.id)
         if value.id in self._own[side] or (known is not None and known.noise > known.norm):
             return True  # pure rounding error may have any number of its size
-        numbers = self._numbers(side, value)
+        numbers = numbers_of(self._sides[side], value)
         return bool(numbers) and not any(number in self._sides[1 - side].holders for number in numbers)
-
-    def _numbers(self, side: int, value: Value) -> list[int]:
-        """Return the numbers of a value, and of the value that it shows in another shape."""
-        evaluation = self._sides[side]
-        found = [evaluation.numbers.get(value.id)]
-        writer = evaluation.flow.writer(value)
-        if writer is not None and writer[2].numel == value.numel:
-            found.append(evaluation.numbers.get(writer[2].id))
-        return [number for number in found if number is not None]
 
     def meet(self) -> bool:
         """Let both sides have the numbers of the parts found; return True if there are any."""
-        covered: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = (defaultdict(list), defaultdict(list))
-        parts: list[tuple[int, Value]] = []
-        for side, number, found in (
-            *self._blocks(self._rows, self._rows),
-            *self._blocks(self._turned, self._turned, turned=True),
-            *self._blocks(self._items, self._rows),
-            *self._items_of_stacks(self._stackable),
-            *self._items_of_stacks(self._turned_items, are_turned=True),
-        ):
-            parts.append((side, self._sides[side].flow.rank.value_by_id(number)))
-            self._note(side, parts[-1][1], found)
-            self.places[side][number] = found
-            for held, block in found:
-                covered[1 - side][held].append((number, block))
+        covered: tuple[dict[int, list[_Covering]], ...] = (defaultdict(list), defaultdict(list))
+        for way in _WAYS:
+            self._look(way, covered)
+        parts = [(side, self._value(side, id)) for side in (0, 1) for id in self.places[side]]
         for side, value in parts:
-            self._let_have(1 - side, self._numbers(side, value))
+            self._note(side, value, self.places[side][value.id])
+            self._let_have(1 - side, numbers_of(self._sides[side], value))
         for side in (0, 1):
-            for number, seen in covered[side].items():
-                whole = self._sides[side].flow.rank.value_by_id(number)
-                is_covered = covers([block for _, block in seen]) or self._is_all_but_padding(side, number, seen)
+            for id, seen in covered[side].items():
+                whole = self._value(side, id)
+                is_covered = covers([one.block for one in seen]) or any(
+                    self._rows[side][one.way.whole][id].is_padded(one.seen)
+                    for one in seen  # as rows added to a table are
+                )
                 if is_covered or self._is_output(side, whole):
-                    self._let_have(1 - side, self._numbers(side, whole))
+                    self._let_have(1 - side, numbers_of(self._sides[side], whole))
                 if is_covered:
-                    self._note_covered(side, whole, seen)
-        for (side, whole), pieces in self.relaid.met.items():
-            rank = self._sides[1 - side].flow.rank
-            values = tuple((rank.value_by_id(part), where) for part, where in pieces)
-            self._let_have(1 - side, self._numbers(side, whole))
+                    pieces = tuple((self._value(1 - side, one.part), one.block) for one in seen)
+                    self.covered.append(Covered(side, whole, pieces))
+        for (side, whole), held in self.relaid.met.items():
+            values = tuple((self._value(1 - side, part), where) for part, where in held)
+            self._let_have(1 - side, numbers_of(self._sides[side], whole))
             for part, _ in values:
-                self._let_have(side, self._numbers(1 - side, part))
+                self._let_have(side, numbers_of(self._sides[1 - side], part))
             self.covered.append(Covered(side, whole, values))
         return bool(parts or self.relaid.met)
+
+    def _look(self, way: _Way, covered: Sequence[dict[int, list[_Covering]]]) -> None:
+        """Look for parts in one way, and add each to what it covers a part of."""
+        wholes = Blocks(self._rows[0][way.whole]), Blocks(self._rows[1][way.whole])
+        for side in (0, 1):
+            for id, part in self._rows[side][way.part].items():
+                if self._sides[side].numbers.get(id) in self._wholes[side]:
+                    continue
+                noise, known = self._noise(side, id), {held for held, _ in self.places[side].get(id, ())}
+                found = wholes[1 - side].find(part, noise)
+                if not found and way.dim is None:
+                    found = wholes[1 - side].find_smaller(part, noise)
+                for held, seen in found:
+                    is_along = way.dim is None or seen.dim == way.dim % len(part.shape)
+                    if is_along and held not in known:
+                        block = way.place(seen, self._value(1 - side, held).shape)
+                        self.places[side].setdefault(id, []).append((held, block))
+                        covered[1 - side][held].append(_Covering(id, block, way, seen))
 
     def let_wholes_meet(self, pairs: Sequence[Pair]) -> None:
         """Let a side have the other side's value at the same place if it makes a part of it, as with less padding.
@@ -230,7 +279,7 @@ class PartsFound:
                 for side in (0, 1):
                     part, whole = made[side][slot], made[1 - side][slot]
                     if any(id == whole.id for id, _ in self.places[side].get(part.id, ())):
-                        self._let_have(side, self._numbers(1 - side, whole))
+                        self._let_have(side, numbers_of(self._sides[1 - side], whole))
 
     @cached_property
     def in_rows(self) -> InRows:
@@ -240,22 +289,21 @@ class PartsFound:
         """
         found: InRows = (set(), set())
         for side in (0, 1):
-            rank, others = self._sides[side].flow.rank, self._sides[1 - side].flow.rank
-            for id in self._rows[side]:
+            for id in self._rows[side][_as_it_is]:
                 for held in self._with_its_rows(side, id):
-                    found[side].update(self._numbers(side, rank.value_by_id(id)))
-                    found[1 - side].update(self._numbers(1 - side, others.value_by_id(held)))
+                    found[side].update(numbers_of(self._sides[side], self._value(side, id)))
+                    found[1 - side].update(numbers_of(self._sides[1 - side], self._value(1 - side, held)))
         return found
 
     def _with_its_rows(self, side: int, id: int) -> Iterator[int]:
         """Yield the ids of the other side's values that have all rows of a value, which is not a block of them."""
-        rows = self._rows[side].get(id)
+        rows = self._rows[side][_as_it_is].get(id)
         if rows is not None and id not in self.places[side]:
             yield from self._all_rows[1 - side].with_all_rows(rows, self._noise(side, id))
 
     @cached_property
     def _all_rows(self) -> tuple[Blocks, Blocks]:
-        return Blocks(self._rows[0]), Blocks(self._rows[1])
+        return Blocks(self._rows[0][_as_it_is]), Blocks(self._rows[1][_as_it_is])
 
     @cached_property
     def is_packed(self) -> bool:
@@ -273,46 +321,6 @@ class PartsFound:
                     break
         return False
 
-    def _blocks(
-        self,
-        parts: tuple[dict[int, Rows], dict[int, Rows]],
-        wholes: tuple[dict[int, Rows], dict[int, Rows]],
-        *,
-        turned: bool = False,
-    ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
-        """Yield the side and id of each part, and its places in values."""
-        blocks = Blocks(wholes[0]), Blocks(wholes[1])
-        for side in (0, 1):
-            for number, part in parts[side].items():
-                if self._sides[side].numbers.get(number) in self._wholes[side]:
-                    continue
-                noise = self._noise(side, number)
-                found = blocks[1 - side].find(part, noise) or blocks[1 - side].find_smaller(part, noise)
-                if turned:
-                    last = len(part.shape) - 1
-                    found = [
-                        (id, replace(one, dim=last)) for id, one in found if one.dim == last - 1 and not one.within
-                    ]
-                if found:
-                    yield side, number, found
-
-    def _items_of_stacks(
-        self, items: tuple[dict[int, Rows], dict[int, Rows]], *, are_turned: bool = False
-    ) -> Iterator[tuple[int, int, list[tuple[int, Block]]]]:
-        """Yield the side and id of each item, and its places in stacks, ignoring dimensions of 1."""
-        stacks = Blocks(self._stacks[0]), Blocks(self._stacks[1])
-        for side in (0, 1):
-            rank = self._sides[1 - side].flow.rank
-            for number, item in items[side].items():
-                if number in self.places[side] or self._sides[side].numbers.get(number) in self._wholes[side]:
-                    continue
-                found = []
-                for held, block in stacks[1 - side].find(item, self._noise(side, number)):
-                    dim = next(dim for dim, size in enumerate(rank.value_by_id(held).shape) if size > 1)
-                    found.append((held, replace(block, dim=dim, is_turned=are_turned)))
-                if found:
-                    yield side, number, found
-
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on which parts of the other side's outputs one side's outputs are."""
@@ -320,25 +328,13 @@ class PartsFound:
         rest = (f"{more} more outputs are parts of the other side's",) if more > 0 else ()
         return (*self._said[:_MOST_NOTES], *rest)
 
-    def _is_all_but_padding(self, side: int, number: int, seen: Sequence[Piece]) -> bool:
-        """Return True if the rest of a value, outside of one part, is one number, as rows added to a table are."""
-        last = len(self._rows[side][number].shape) - 1
-        for _, block in seen:
-            is_turned = block.dim == last
-            rows = self._turned[side][number] if is_turned else self._rows[side][number]
-            if rows.is_padded(replace(block, dim=last - 1) if is_turned else block):
-                return True
-        return False
-
-    def _note_covered(self, side: int, whole: Value, seen: Sequence[Piece]) -> None:
-        """Note what covers a value, as the next step may begin with it."""
-        rank = self._sides[1 - side].flow.rank
-        self.covered.append(Covered(side, whole, tuple((rank.value_by_id(part), block) for part, block in seen)))
+    def _value(self, side: int, id: int) -> Value:
+        return self._sides[side].flow.rank.value_by_id(id)
 
     def _noise(self, side: int, number: int) -> float:
         """Return how far rounding may move a value, by id."""
         evaluation = self._sides[side]
-        writer = evaluation.flow.writer(evaluation.flow.rank.value_by_id(number))
+        writer = evaluation.flow.writer(self._value(side, number))
         known = (number, *(() if writer is None else (writer[2].id,)))
         return max((evaluation.signatures[one].noise for one in known if one in evaluation.signatures), default=0.0)
 
@@ -362,14 +358,13 @@ class PartsFound:
         )
 
 
-def _squeezed(shapes: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Return shapes without dimensions of 1."""
-    return {tuple(size for size in shape if size != 1) for shape in shapes}
-
-
-def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with its last two dimensions exchanged."""
-    return (*shape[:-2], *shape[-2:][::-1])
+def numbers_of(evaluation: Evaluation, value: Value) -> list[int]:
+    """Return the numbers of a value, and of the value that it shows in another shape."""
+    found = [evaluation.numbers.get(value.id)]
+    writer = evaluation.flow.writer(value)
+    if writer is not None and writer[2].numel == value.numel:
+        found.append(evaluation.numbers.get(writer[2].id))
+    return [number for number in found if number is not None]
 
 
 def covers(blocks: Sequence[Block]) -> bool:

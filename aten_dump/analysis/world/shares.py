@@ -21,7 +21,7 @@ from ...dump import Value
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import Evaluation, Shared
 from ..parts.blocks import Block, Blocks, Rows, can_be_block
-from ..parts.parts import covers
+from ..parts.parts import covers, numbers_of
 from ..signatures.numbering import Numbering
 from ..signatures.signature import sign
 from .side import Side
@@ -122,20 +122,11 @@ class Shares:
             known.values.append(value.id)
 
     def _is_odd(self, side: int, value: Value) -> bool:
-        numbers = self._numbers(side, value)
+        numbers = numbers_of(self._sides[side].evaluation, value)
         return bool(numbers) and not self._is_known(side, numbers)
 
     def _is_known(self, side: int, numbers: list[int]) -> bool:
         return any(number in self._sides[1 - side].evaluation.holders for number in numbers)
-
-    def _numbers(self, side: int, value: Value) -> list[int]:
-        """Return the numbers of a value, and of the value that it shows in another shape."""
-        evaluation = self._sides[side].evaluation
-        found = [evaluation.numbers.get(value.id)]
-        writer = evaluation.flow.writer(value)
-        if writer is not None and writer[2].numel == value.numel:
-            found.append(evaluation.numbers.get(writer[2].id))
-        return [number for number in found if number is not None]
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -164,7 +155,7 @@ class Shares:
             elif scale < 1:
                 self.sums[side].add(total)
             for id in terms.values:
-                for own in self._numbers(side, rank.value_by_id(id)):
+                for own in numbers_of(self._sides[side].evaluation, rank.value_by_id(id)):
                     self._let_have(1 - side, own)
                     self.terms[side].add(own)
 
@@ -179,7 +170,7 @@ class Shares:
                 likely = {(dim, _beside(shape, dim)) for shape in shapes for dim in range(len(shape) - 1)}
                 for id, own in rows[side].items():
                     value = self._sides[side].rank.value_by_id(id)
-                    if self._is_known(side, self._numbers(side, value)):
+                    if self._is_known(side, numbers_of(self._sides[side].evaluation, value)):
                         continue
                     found = list(self._blocks_of(own, blocks[1 - side], likely))
                     if found:
@@ -188,12 +179,12 @@ class Shares:
                         dim = _turned_dim(block.dim, len(own.shape)) if turned else block.dim
                         covered[1 - side][held, scale].append(Block(dim, block.start, block.length, block.size))
         for side, value in parts:
-            for number in self._numbers(side, value):
+            for number in numbers_of(self._sides[side].evaluation, value):
                 self._let_have(1 - side, number)
         for side in (0, 1):
             for (id, _), seen in covered[side].items():
                 if covers(seen):
-                    for number in self._numbers(side, self._sides[side].rank.value_by_id(id)):
+                    for number in numbers_of(self._sides[side].evaluation, self._sides[side].rank.value_by_id(id)):
                         self._let_have(1 - side, number)
 
     def _blocks_of(self, own: Rows, blocks: Blocks, likely: Container[_Beside]) -> Iterator[tuple[int, float, Block]]:
