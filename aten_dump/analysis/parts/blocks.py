@@ -114,19 +114,17 @@ class Rows:
 
     def scaled(self, factor: float) -> Rows:
         """Return the rows of a multiple of the tensor."""
-        found: Rows = object.__new__(Rows)
-        found.shape, found.last, found.norm = self.shape, self.last, self.norm * abs(factor)
-        found.is_floating = self.is_floating
-        found.sums, found.squares = self.sums * factor, self.squares * factor**2
-        return found
+        return self._like(self.sums * factor, self.squares * factor**2)
 
-    def narrowed(self, dim: int, start: int, length: int) -> Rows:
-        """Return the rows of a block along a dimension other than the last."""
+    def slice(self, dim: int, at: int) -> Rows:
+        """Return the rows of a slice along a dimension other than the last."""
+        return self._like(self.sums.narrow(dim + 1, at, 1), self.squares.narrow(dim, at, 1))
+
+    def _like(self, sums: torch.Tensor, squares: torch.Tensor) -> Rows:
+        """Return rows of the same length and kind."""
         found: Rows = object.__new__(Rows)
-        found.shape, found.last = (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.last
-        found.is_floating = self.is_floating
-        found.sums, found.squares = self.sums.narrow(dim + 1, start, length), self.squares.narrow(dim, start, length)
-        found.norm = math.sqrt(float(found.squares.sum()))
+        found.is_floating, found.last, found.shape = self.is_floating, self.last, (*squares.shape, self.last)
+        found.sums, found.squares, found.norm = sums, squares, math.sqrt(float(squares.sum()))
         return found
 
     def rows(self) -> torch.Tensor:
@@ -185,12 +183,6 @@ def dimensions_of(part: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, .
     if len(part) != len(whole) or any(one > other for one, other in zip(part, whole, strict=True)):
         return ()
     return tuple(dim for dim, (one, other) in enumerate(zip(part, whole, strict=True)) if one < other)
-
-
-def dimension_of(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
-    """Return the only dimension in which a shape is smaller; None if it cannot be a block's."""
-    differ = dimensions_of(part, whole)
-    return differ[0] if len(differ) == 1 else None
 
 
 class Blocks:
@@ -295,8 +287,9 @@ class Blocks:
         of: list[int] = []
         wholes: list[tuple[int, int]] = []
         for number, whole in self._wholes.items():
-            dim = dimension_of(shape, whole.shape)
-            if dim is not None and dim < len(shape) - 1 and whole.norm:
+            dims = dimensions_of(shape, whole.shape)
+            if len(dims) == 1 and dims[0] < len(shape) - 1 and whole.norm:
+                dim = dims[0]
                 norms.append(whole.norms(dim, shape[dim]))
                 starts.append(torch.arange(len(norms[-1])))
                 of += [len(wholes)] * len(norms[-1])

@@ -237,12 +237,11 @@ class PartsFound:
                 if is_covered:
                     pieces = tuple((self._value(1 - side, one.part), one.block) for one in seen)
                     self.covered.append(Covered(side, whole, pieces))
-        for (side, whole), held in self.relaid.met.items():
-            values = tuple((self._value(1 - side, part), where) for part, where in held)
-            self._let_have(1 - side, numbers_of(self._sides[side], whole))
-            for part, _ in values:
-                self._let_have(side, numbers_of(self._sides[1 - side], part))
-            self.covered.append(Covered(side, whole, values))
+        for one in self.relaid.met.values():
+            self._let_have(1 - one.side, numbers_of(self._sides[one.side], one.whole))
+            for piece, _ in one.pieces:
+                self._let_have(one.side, numbers_of(self._sides[1 - one.side], piece))
+            self.covered.append(one)
         return bool(parts or self.relaid.met)
 
     def _look(self, way: _Way, covered: Sequence[dict[int, list[_Covering]]]) -> None:

@@ -24,6 +24,7 @@ from ..flow.data_flow import DataFlow
 from ..rerun.start_tensors import start_tensors
 from ..signatures.numbering import Numbering
 from ..signatures.signature import Signature, sign
+from .blocks import Covered
 
 _MOST_ELEMENTS: Final = 1 << 26
 _SAME: Final = 1e-9  # relative; for sums in another order
@@ -49,11 +50,9 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Relaid:
-    """A source of one side whose elements lie in sources of the other side."""
+class Relaid(Covered):
+    """A value of one side whose elements lie in values of the other side."""
 
-    side: int
-    whole: Value
     pieces: tuple[tuple[Value, Places], ...]
 
     def has(self, value: Value) -> bool:
@@ -167,7 +166,7 @@ class RelaidValues:
     """Finds, while both sides are evaluated again, values that have the layout of relaid sources.
 
     Attributes:
-        met: the ids of the values of a side whose elements all lie in values of the other side, and the places.
+        met: the values of a side whose elements all lie in values of the other side, by side and value.
     """
 
     def __init__(self, sides: tuple[Evaluation, Evaluation], sources: Sequence[Relaid]) -> None:
@@ -178,7 +177,7 @@ class RelaidValues:
             if not any(one.is_like(known) for known in self._layouts):
                 self._layouts.append(one)
         self._sorted: tuple[dict[int, Signature], dict[int, Signature]] = ({}, {})
-        self.met: dict[tuple[int, Value], list[tuple[int, Places]]] = {}
+        self.met: dict[tuple[int, Value], Relaid] = {}
 
     def watch(self, side: int, value: Value, tensor: torch.Tensor) -> None:
         """Look at a value of a side."""
@@ -190,12 +189,14 @@ class RelaidValues:
             self._sorted[side][value.id] = sign(tensor.detach().reshape(-1).sort().values)
         for layout in self._layouts:
             if layout.side == side and tensor.shape == layout.whole.shape and (side, value) not in self.met:
-                found = self._pieces(side, value, tensor, layout)
-                if found is not None:
-                    self.met[side, value] = found
+                pieces = self._pieces(side, value, tensor, layout)
+                if pieces:
+                    self.met[side, value] = Relaid(side, value, pieces)
 
-    def _pieces(self, side: int, value: Value, tensor: torch.Tensor, layout: Relaid) -> list[tuple[int, Places]] | None:
-        """Return the other side's values that contain all elements of one, by id; None if there are none."""
+    def _pieces(
+        self, side: int, value: Value, tensor: torch.Tensor, layout: Relaid
+    ) -> tuple[tuple[Value, Places], ...]:
+        """Return the other side's values that contain all elements of one; none if some elements are in none."""
         known = self._sides[side].signatures.get(value.id)
         noise = 0.0 if known is None else known.noise
         found = []
@@ -204,9 +205,9 @@ class RelaidValues:
             number = self._sides[side].numbering.find(signature)
             held = self._sides[1 - side].holders.get(number, ()) if number is not None else ()
             if not held:
-                return None
-            found.append((held[0], places))
-        return found
+                return ()
+            found.append((self._sides[1 - side].flow.rank.value_by_id(held[0]), places))
+        return tuple(found)
 
     @property
     def in_other_places(self) -> tuple[set[int], set[int]]:

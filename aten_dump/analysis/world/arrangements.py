@@ -64,7 +64,7 @@ def arrangements(pieces: Pieces, grids: Sequence[Grid] = ()) -> Iterator[Arrange
         if any(shapes[member] != shapes[team[0]] for team in teams for member in team):
             continue
         for dim in range(len(shapes[0])):
-            if all(_beside(shape, dim) == _beside(shapes[0], dim) for shape in firsts):
+            if all(beside(shape, dim) == beside(shapes[0], dim) for shape in firsts):
                 yield _along(dim, [[ranks[member] for member in team] for team in teams], firsts)
 
 
@@ -72,8 +72,8 @@ def arranged_rows(pieces: Pieces, whole: Tensor, allowed: float) -> Arrangement 
     """Return where the rows of pieces lie in a whole; None if they are not its rows."""
     shapes = {tuple(piece.shape) for piece in pieces.values()}
     for dim in range(whole.dim()):
-        others = _beside(tuple(whole.shape), dim)
-        if any(len(shape) != whole.dim() or _beside(shape, dim) != others for shape in shapes):
+        others = beside(tuple(whole.shape), dim)
+        if any(len(shape) != whole.dim() or beside(shape, dim) != others for shape in shapes):
             continue
         rows = whole.movedim(dim, 0).reshape(whole.shape[dim], -1)
         numbers = torch.arange(whole.numel()).reshape(whole.shape).movedim(dim, 0)
@@ -141,5 +141,6 @@ def _on_mesh(pieces: Pieces, grid: Grid) -> Arrangement | None:
     return Arrangement(shape, found)
 
 
-def _beside(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def beside(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """Return the sizes of all dimensions but one."""
     return (*shape[:dim], *shape[dim + 1 :])

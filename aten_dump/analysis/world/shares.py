@@ -24,6 +24,7 @@ from ..parts.blocks import Block, Blocks, Rows, can_be_block
 from ..parts.parts import covers, numbers_of
 from ..signatures.numbering import Numbering
 from ..signatures.signature import sign
+from .arrangements import beside
 from .side import Side
 
 Odd = tuple[Sequence[End], Sequence[End]]
@@ -167,7 +168,7 @@ class Shares:
             blocks = Blocks(rows[0]), Blocks(rows[1])
             for side in (0, 1):
                 shapes = {one.shape for one in rows[1 - side].values()}
-                likely = {(dim, _beside(shape, dim)) for shape in shapes for dim in range(len(shape) - 1)}
+                likely = {(dim, beside(shape, dim)) for shape in shapes for dim in range(len(shape) - 1)}
                 for id, own in rows[side].items():
                     value = self._sides[side].rank.value_by_id(id)
                     if self._is_known(side, numbers_of(self._sides[side].evaluation, value)):
@@ -204,7 +205,7 @@ class Shares:
         for scale in self._scales[:3]:
             part = own if scale == 1 else own.scaled(scale)
             for dim in range(len(own.shape) - 1):
-                if (dim, _beside(part.shape, dim)) in likely:
+                if (dim, beside(part.shape, dim)) in likely:
                     found = list(_slices(part, dim, blocks))
                     yield from ((id, scale, b) for id, b in found if scale == 1 or b.size > own.shape[dim])
 
@@ -221,17 +222,13 @@ def _slices(part: Rows, dim: int, blocks: Blocks) -> Iterator[tuple[int, Block]]
         return
     for start in range(count):
         found: dict[int, list[Block]] = {}
-        for id, block in blocks.find(part.narrowed(dim, start, 1)):
+        for id, block in blocks.find(part.slice(dim, start)):
             if block.dim == dim and (held is None or id in held):
                 found.setdefault(id, []).append(block)
         held = {id: [*(held or {}).get(id, ()), *some] for id, some in found.items()}
         if not held:
             return
     yield from ((id, block) for id, some in (held or {}).items() for block in some)
-
-
-def _beside(shape: Sequence[int], dim: int) -> tuple[int, ...]:
-    return (*shape[:dim], *shape[dim + 1 :])
 
 
 def _turned_dim(dim: int, dims: int) -> int:
