@@ -119,21 +119,6 @@ class _Comparing:
         )
 
 
-def numbers_given(call: Call) -> Iterator[float]:
-    """Yield the numbers that are no integers among a call's arguments."""
-    args, kwargs = call.inputs
-    yield from numbers_in((args, *kwargs.values()))
-
-
-def numbers_in(tree: object) -> Iterator[float]:
-    """Yield the numbers of a tree of arguments or results that are no integers, in order."""
-    if isinstance(tree, float):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from numbers_in(item)
-
-
 def _named(call: Call) -> dict[str, Any]:
     args, kwargs = call.inputs
     names = call.arguments

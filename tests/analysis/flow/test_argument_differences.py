@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from aten_dump import DumpConfig, DumpMode, compare
-from aten_dump.analysis.flow.argument_differences import argument_differences, numbers_given
+from aten_dump.analysis.flow.argument_differences import argument_differences
 from aten_dump.dump import Call
 from aten_dump.store import records as r
 from tests.analysis.by_hand import one_call
@@ -249,7 +249,3 @@ def test_where_all_that_differs_are_numbers_they_are_told(
 ) -> None:
     (found,) = argument_differences(make(X, one), make(X, other))
     assert found.numbers == numbers
-
-
-def test_the_numbers_that_a_call_is_given(make: Callable[..., Call]) -> None:
-    assert sorted(numbers_given(make(X, 0.5, [0.25, 3, [0.75]]))) == [0.25, 0.5, 0.75]
