@@ -42,7 +42,7 @@ _ATEN: Final = records.CALL_KINDS.index("aten")
 
 Found = TypeVar("Found")
 Slots = list[tuple[str, Value]]
-Moment = tuple[int, int]  # a storage at a version
+Moment = tuple[int, int]  # a storage at a version; (0, -value) of what has none
 
 
 class DataFlow:
@@ -316,20 +316,20 @@ def _waits(rank: RankDump, collectives: set[int]) -> set[int]:
     for call in tables.calls if waits else ():
         if call.op in collectives and call.op not in waits:
             collect(call.outputs, brought)
-    known = {_memory_of(tables.values[number]) for number in brought}
+    known = {moment_of_record(tables.values[number]) for number in brought}
     found: set[int] = set()
     for call in tables.calls if waits else ():
         ids: list[int] = []
         if call.op in waits:
             collect(call.outputs, ids)
             is_wrapper = tables.op(call.op).op != WAIT_TENSOR  # other calls may get a view of what was brought
-            if is_wrapper or all(_memory_of(tables.values[number]) in known for number in ids):
+            if is_wrapper or all(moment_of_record(tables.values[number]) in known for number in ids):
                 found.add(call.id)
     return found
 
 
-def _memory_of(value: records.Value) -> tuple[int, int]:
-    """Return a storage and its version; for a value without a storage, something unique."""
+def moment_of_record(value: records.Value) -> Moment:
+    """Return the storage of a value and its version; for a value without a storage, something unique."""
     return (value.storage, value.version) if value.storage else (0, -value.id)
 
 

@@ -23,11 +23,11 @@ from typing import Any, Final, Literal, NamedTuple
 from ...dump import Call, RankDump, Value
 from ...store import records
 from ...store.op_names import UNSCALE_GRADIENTS, is_workspace, read_op_name
+from ..flow.data_flow import Moment, moment_of_record
 from ..flow.moving_ops import moves_elements
 from .explanations import numbers_given
 from .value_range import Contents, ContentsTable
 
-Moment = tuple[int, int]  # a storage at a version; (0, -value) of what has none
 # What depends on it: kept is memory that was there before the step, left is what nobody read, read is by the program.
 End = Literal["loss", "gradient", "kept", "read", "left"]
 
@@ -96,7 +96,7 @@ class Reach:
         return self._reached[number]
 
     def _moment(self, value: int) -> Moment:
-        return moment_of(self._rank, value)
+        return moment_of_record(self._rank.tables.values[value])
 
     def _follow(self, call: Call) -> None:
         given = [(number, self._moment(number)) for _, number in call.input_slots()]
@@ -223,12 +223,6 @@ class Reach:
             number = (bits & -bits).bit_length() - 1
             bits &= bits - 1
             self._reached[number].setdefault(end, name)
-
-
-def moment_of(rank: RankDump, value: int) -> Moment:
-    """Return the memory that a value shows: its storage and version, or itself where it has no storage."""
-    record = rank.tables.values[value]
-    return (record.storage, record.version) if record.storage else (0, -value)
 
 
 def _tests_for_nonfinite(call: Call) -> bool:

@@ -32,9 +32,10 @@ from ...dump.wholeness import lacks_with
 from ...errors import MissingDataError
 from ...store.damage_seen import damage_seen
 from ...store.op_names import LIFT_FRESH, is_workspace, read_op_name
+from ..flow.data_flow import Moment, moment_of_record
 from ..host_default import made_on_the_host
 from .explanations import Slot, Why, explain, explain_scaled, numbers_given
-from .reach import End, Moment, Origin, Reach, moment_of
+from .reach import End, Origin, Reach
 from .value_range import ContentsTable, all_are_finite, greatest_of
 
 MASK_FILL: Final = 0.45  # a share of the lowest number from which on a negative value is a mask, or half of one
@@ -259,7 +260,7 @@ class _Search:
         return self._contents.of(slot[1]) is None and not slot[1].undefined
 
     def _key(self, value: int) -> Moment:
-        return moment_of(self._rank, value)
+        return moment_of_record(self._rank.tables.values[value])
 
     def _note_made(self, key: Moment) -> None:
         self._made.add(key)

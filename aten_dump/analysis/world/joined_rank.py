@@ -26,6 +26,7 @@ from ...store import records as r
 from ...store.argument_trees import input_ids, result_ids, slots, with_leaves
 from ...store.op_names import WAIT_TENSOR, read_inputs
 from ...store.records import TREE_VALUE, Tree
+from ..flow.data_flow import moment_of_record
 from ..flow.flat_memory import RankWithParts
 from ..meetings.meeting_points import attendance_of, is_message, others_at, ranks_of
 
@@ -155,7 +156,7 @@ class JoinedRank(RankWithParts):
                     changed |= _trees(record, move) | {"thread": record.thread + place * _THREADS}
                 elif isinstance(record, r.Value):
                     changed["extra"] = _extra(record.extra, move)
-                    if (number, *_moment(record)) in self._brought:
+                    if (number, *moment_of_record(record)) in self._brought:
                         changed["flags"] = record.flags & ~r.UNDEFINED  # even if the program never waited for it
                 elif isinstance(record, r.Gradient) and place:
                     changed["name"] = named_on(record.name, number)
@@ -217,21 +218,16 @@ def _brought(ranks: Mapping[int, RankDump], meetings: Iterable[At]) -> Iterator[
     storages: set[tuple[int, int]] = set()
     for number, id in meetings:
         for value in result_ids(ranks[number].call(id).record):
-            moment = _moment(ranks[number].tables.values[value])
+            moment = moment_of_record(ranks[number].tables.values[value])
             storages.add((number, moment[0]))
             yield (number, *moment)
     for number, rank in ranks.items():
         waits = {op.id for op in rank.tables.ops.records() if op.op == WAIT_TENSOR}
         for call in rank.tables.calls if waits else ():
             for value in input_ids(call) if call.op in waits else ():
-                moment = _moment(rank.tables.values[value])
+                moment = moment_of_record(rank.tables.values[value])
                 if moment[0] and (number, moment[0]) in storages:
                     yield (number, *moment)
-
-
-def _moment(value: r.Value) -> tuple[int, int]:
-    """Return a storage and its version; for a value without a storage, something unique."""
-    return (value.storage, value.version) if value.storage else (0, value.id)
 
 
 def _most(rank: RankDump) -> int:
