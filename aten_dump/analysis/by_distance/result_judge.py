@@ -23,11 +23,11 @@ import torch
 from ...dump import Call, Value
 from ...store.op_names import is_workspace
 from ..distance.cancelled_sums import is_sum, times_cancelled
-from ..distance.metrics import Metrics
+from ..distance.metrics import Metrics, coarser
 from ..distance.value_distance import Closeness
 from ..evidence.findings import Status
 from ..evidence.judgement import Compared, Inputs, Judgement
-from ..evidence.noise_floors import AMPLIFIES, GROWTH, FloorFrom, Limits, coarser_of, limits_of, summed_terms
+from ..evidence.noise_floors import AMPLIFIES, GROWTH, FloorFrom, Limits, limits_of, summed_terms
 from ..evidence.user_rules import Rule, find_rule
 from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
@@ -178,21 +178,20 @@ class Estimator:
         if not (baseline.is_floating and target.is_floating):
             return _discrete(close, inputs)
         control = self._control(call, slot) if self._control is not None else None
-        local = Limits.of(coarser_of(target, baseline), summed_terms(call))
+        dtype = coarser(target.dtype, baseline.dtype)
+        local = Limits.of(dtype, summed_terms(call))
         if control is not None:
             limits = control.times(_CONTROL_TIMES).above(local)
             reason = f"{_CONTROL_TIMES:g} times its distance from the baseline"
             return replace(_over(_ratio(close, limits), limits, "control", inputs), reason=reason)
         if inputs.worst == "same":
-            reason = (
-                f"{str(coarser_of(target, baseline)).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
-            )
+            reason = f"{str(dtype).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
             return replace(_over(_ratio(close, local), local, "dtype", inputs), reason=reason)
         if close.level != "statistic":
             return _grown(call, close, local, inputs)
         times = times_cancelled(call, slot, baseline)
         if is_sum(call, slot):
-            local = Limits.of(coarser_of(target, baseline), summed_terms(call, baseline))
+            local = Limits.of(dtype, summed_terms(call, baseline))
         if inputs.worst == "within" and not inputs.error:
             return _of_equal_statistics(close, local.times(times), inputs)
         return _grown(call, close, local, inputs, times)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import torch
 
 from ...dump import Call, Value
-from ..distance.metrics import Metrics
+from ..distance.metrics import Metrics, coarser
 from ..distance.value_distance import Closeness
 from ..rerun.rounding_error import terms_of
 
@@ -105,9 +105,4 @@ def limits_of(target: Value, baseline: Value) -> Limits:
     """Return the table's limits for a pair; those of an integer allow nothing."""
     if not (target.is_floating and baseline.is_floating):
         return Limits(0.0, 0.0)
-    return Limits.of(coarser_of(target, baseline))
-
-
-def coarser_of(target: Value, baseline: Value) -> torch.dtype:
-    """Return the coarser one of two dtypes."""
-    return max(target.dtype, baseline.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    return Limits.of(coarser(target.dtype, baseline.dtype))

@@ -154,19 +154,16 @@ class UndefinedMemory:
     def _look(self, value: Value, found: dict[int, torch.Tensor]) -> None:
         """Note which elements of a value are undefined."""
         known = self._memory.get(value.storage)
+        undefined = self._undefined_in(known, value)
         if value.undefined:
-            self._in_part[value.id] = self._laid(known, value)
-        if known is None or value.undefined or value.id in found:
-            return
-        undefined = whole = _ALL.expand(value.shape)
-        if known.bytes is not None and self._is_followed(value):
-            undefined = torch.from_numpy(np.asarray(_laid_on(known.grown(value), value).max(-1)))
-        if bool(undefined.any()):
+            self._in_part[value.id] = undefined
+        elif known is not None and value.id not in found and bool(undefined.any()):
+            whole = _ALL.expand(value.shape)
             found[value.id] = whole if torch.equal(undefined, whole) else undefined
             if known.guessed:
                 self._guessed.add(value.id)
 
-    def _laid(self, known: _Unwritten | None, value: Value) -> torch.Tensor:
+    def _undefined_in(self, known: _Unwritten | None, value: Value) -> torch.Tensor:
         if known is None:
             return _NONE.expand(value.shape)
         if known.bytes is None or not self._is_followed(value):

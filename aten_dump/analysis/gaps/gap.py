@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from ...dump import Call, Value
@@ -373,11 +374,7 @@ def _elements(gap: Gap) -> Iterator[str]:
 
 
 def _index(place: int, shape: torch.Size) -> list[int]:
-    found = []
-    for size in reversed(shape):
-        found.append(place % size)
-        place //= size
-    return found[::-1]
+    return [int(one) for one in np.unravel_index(place, tuple(shape))]
 
 
 def _place(call: Call) -> str:

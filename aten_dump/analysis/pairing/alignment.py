@@ -21,8 +21,8 @@ Theory of operation
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -252,23 +252,21 @@ def _masks(a: Sequence[int]) -> dict[int, int]:
     return masks
 
 
-def _rows(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """Return the row after each element of `b`; a zero bit i means the length grows at a[i]."""
+def _rows(a: Sequence[int], b: Sequence[int]) -> Iterator[int]:
+    """Yield the row after each element of `b`; a zero bit i means the length grows at a[i]."""
     masks = _masks(a)
     full = (1 << len(a)) - 1
     row = full
-    rows = []
     for symbol in b:
         hit = row & masks.get(symbol, 0)
         row = ((row + hit) | (row ^ hit)) & full
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _walk(a: Sequence[int], b: Sequence[int]) -> Pairs:
     if not a or not b:
         return []
-    rows = _rows(a, b)
+    rows = list(_rows(a, b))
     found: Pairs = []
     i, j = len(a), len(b)
     while i and j:
@@ -292,12 +290,8 @@ def _meeting(a: Sequence[int], b: Sequence[int], middle: int) -> int:
 
 def _lengths(a: Sequence[int], b: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the length of the longest common subsequence of each prefix of `a` with all of `b`."""
-    masks = _masks(a)
-    full = (1 << len(a)) - 1
-    row = full
-    for symbol in b:
-        hit = row & masks.get(symbol, 0)
-        row = ((row + hit) | (row ^ hit)) & full
+    last = deque(_rows(a, b), maxlen=1)
+    row = last[0] if last else (1 << len(a)) - 1
     raw = np.frombuffer(row.to_bytes((len(a) + 7) // 8, "little"), dtype=np.uint8)
     grows = 1 - np.unpackbits(raw, bitorder="little")[: len(a)].astype(np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(grows)])

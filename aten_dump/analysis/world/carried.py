@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from torch import Tensor
@@ -76,17 +77,16 @@ class Carrying:
         self._found.stand_ins[value.id] = piece.reshape(value.shape)
         return True
 
-    @property
+    @cached_property
     def _left(self) -> Mapping[Contents | None, tuple[Match, int]]:
         """What the step before left on the baseline's side, by contents."""
-        if not hasattr(self, "_by_contents"):
-            self._by_contents: dict[Contents | None, tuple[Match, int]] = {}
-            for match in self._before[2] if self._before is not None else ():
-                for rank, value in match.baseline.values.items():
-                    contents = self._recorded.contents(self._before[1].places[value.id].last)  # type: ignore[index]
-                    if contents is not None:
-                        self._by_contents.setdefault(contents, (match, rank))
-        return self._by_contents
+        found: dict[Contents | None, tuple[Match, int]] = {}
+        for match in self._before[2] if self._before is not None else ():
+            for rank, value in match.baseline.values.items():
+                contents = self._recorded.contents(self._before[1].places[value.id].last)  # type: ignore[index]
+                if contents is not None:
+                    found.setdefault(contents, (match, rank))
+        return found
 
     def _by_role(self, rest: set[int]) -> None:
         ours = by_role(self._target, set(self._target.evaluation.sources))
