@@ -29,6 +29,7 @@ from ..evidence.findings import Status
 from ..evidence.judgement import Compared, Inputs, Judgement
 from ..evidence.noise_floors import AMPLIFIES, GROWTH, FloorFrom, Limits, limits_of, summed_terms
 from ..evidence.user_rules import Rule, find_rule
+from ..flow.computed_dtype import dtype_text
 from ..rerun.allowed_ops import registered_op
 from ..rerun.op_errors import OwnError, Replays, draws_otherwise
 
@@ -185,7 +186,7 @@ class Estimator:
             reason = f"{_CONTROL_TIMES:g} times its distance from the baseline"
             return replace(_over(_ratio(close, limits), limits, "control", inputs), reason=reason)
         if inputs.worst == "same":
-            reason = f"{str(dtype).removeprefix('torch.')}, sums of {summed_terms(call):.0f} terms"
+            reason = f"{dtype_text(dtype)}, sums of {summed_terms(call):.0f} terms"
             return replace(_over(_ratio(close, local), local, "dtype", inputs), reason=reason)
         if close.level != "statistic":
             return _grown(call, close, local, inputs)

@@ -8,7 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -36,6 +36,15 @@ class Order:
         for dim in reversed(self.dims):
             index, found[dim] = divmod(index, self.shape[dim])
         return tuple(found)
+
+
+def place_in(shape: Sequence[int], position: int) -> tuple[int, ...]:
+    """Return the coordinates of an element by its position in row-major order; zeros if there is no element."""
+    found = []
+    for size in reversed(shape):
+        position, at = divmod(position, size) if size else (0, 0)
+        found.append(at)
+    return tuple(reversed(found))
 
 
 class ElementReader:

@@ -17,19 +17,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from ...dump import Call, Value
 from ...errors import MissingDataError
 from ..cone.cone import cone_of
+from ..distance.element_chunks import place_in
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
 from ..evaluation.memory import UNREADABLE
 from ..evidence.findings import place_of
 from ..explanation.both_sides import Evaluated
 from ..explanation.causes import Cause, Causes
-from ..flow.computed_dtype import computed_dtype
+from ..flow.computed_dtype import computed_dtype, dtype_text
 from ..precision.lost_precision import Distances, exact_sources
 from ..rerun.op_errors import Replays
 from ..rerun.rounding_error import SUSPECT
@@ -276,7 +276,7 @@ def gap_lines(gap: Gap) -> Iterator[str]:
         size = gap.relative(part)
         if size or not name.startswith("kernels"):
             side = 0 if name.endswith("target") else 1
-            dtype = f" ({_dtype(gap, side)})" if name.startswith("precision") else ""
+            dtype = f" ({dtype_text(gap.dtypes[side])})" if name.startswith("precision") else ""
             yield f"  {size:<10.3g} {name}{dtype}"
     yield from _where(gap)
     yield from _elements(gap)
@@ -319,7 +319,7 @@ def _headline(gap: Gap) -> str:
     if not apart:
         return f"{one} and {other} of the baseline are equal: {count} elements."
     largest = gap.difference.abs().nan_to_num(0.0)
-    at = _index(int(largest.argmax()), largest.shape)
+    at = list(place_in(largest.shape, int(largest.argmax())))
     what = (
         f"{one} is {apart:.3g} from {other} of the baseline: {count} elements, most {float(largest.max()):.3g} at {at}"
     )
@@ -369,12 +369,8 @@ def _elements(gap: Gap) -> Iterator[str]:
         ours, theirs = (float(side.reshape(-1)[place]) for side in gap.recorded)
         least = _SHARE * abs(ours - theirs)
         said = [f"{float(part[place]):+.3g} {name}" for name, part in parts.items() if abs(float(part[place])) > least]
-        at = _index(place, gap.difference.shape)
+        at = list(place_in(gap.difference.shape, place))
         yield f"  {at} {ours:.6g} against {theirs:.6g}: {ours - theirs:+.3g} = {', '.join(said)}"
-
-
-def _index(place: int, shape: torch.Size) -> list[int]:
-    return [int(one) for one in np.unravel_index(place, tuple(shape))]
 
 
 def _place(call: Call) -> str:
@@ -383,7 +379,3 @@ def _place(call: Call) -> str:
     where += [f"module {place.module}"] if place.module else []
     where += [f"source {place.source}"] if place.source else []
     return ", ".join(where)
-
-
-def _dtype(gap: Gap, side: int) -> str:
-    return str(gap.dtypes[side]).removeprefix("torch.")

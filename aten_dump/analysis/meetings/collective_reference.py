@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...dump import Call, ReprRef
 from ...store.op_names import read_op_name
-from .meeting_points import leaves
+from .meeting_points import group_of, is_message, leaves, root_of
 
 Sent = Sequence[Sequence[Tensor]]
 
@@ -29,6 +29,14 @@ class Asked:
     root: int | None
     reduction: str  # "sum", "" where nothing is reduced
     splits: tuple[tuple[int, ...], ...]  # input splits of each rank's, of an all-to-all
+
+
+def asked_by(call: Call, mine: int, ranks: Sequence[int], splits: Sequence[tuple[int, ...]]) -> Asked:
+    """Return what a rank asks a collective for; `mine` is its place among the ranks of the group."""
+    group = group_of(call)
+    root = None if group is None or is_message(call.op) else root_of(call, group)
+    place = 0 if is_message(call.op) else None if root is None else ranks.index(root)
+    return Asked(mine, place, reduction_of(call), tuple(splits))
 
 
 class Gathering:

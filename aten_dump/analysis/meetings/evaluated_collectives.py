@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Final
@@ -26,7 +26,15 @@ from ...errors import AtenDumpError, ReplayError
 from ..distance.element_chunks import plain
 from ..evidence.findings import Key, Part
 from ..rerun.rounding_error import LocalError, Rounding, measure, measure_exact
-from .collective_reference import Asked, Gathering, brings_all_the_same, input_splits_of, name_of, reduction_of
+from .collective_reference import (
+    Asked,
+    Gathering,
+    asked_by,
+    brings_all_the_same,
+    input_splits_of,
+    name_of,
+    reduction_of,
+)
 from .meeting_points import Attendance, attendance_of, group_of, is_message, ranks_of, root_of
 
 _MOST_ELEMENTS: Final = 1 << 26  # that one rank sends
@@ -108,7 +116,7 @@ class Collectives:
         known = [self._judged.get(key) for key in keys]
         if not brought or None in known:
             whole = self._whole(call, attendance, meeting)
-            asked = Asked(mine, _place_of_root(call, numbers), reduction_of(call), _in_order(whole.splits))
+            asked = asked_by(call, mine, numbers, [whole.splits[place] for place in sorted(whole.splits)])
             must = None if whole.why_not else whole.got(asked)
             if must is None or len(must[0]) != results[1]:
                 return whole.why_not or f"a collective: what {call.op} must deliver is not known here"
@@ -255,18 +263,6 @@ def _take(whole: _Whole, part: Part, rank: Recording, number: int) -> None:
         whole.why_not = str(error)
     except RuntimeError as error:  # shapes that do not fit
         whole.why_not = f"a collective: {str(error).splitlines()[0]}"
-
-
-def _place_of_root(call: Call, numbers: Sequence[int]) -> int | None:
-    if is_message(call.op):
-        return 0
-    group = group_of(call)
-    root = None if group is None else root_of(call, group)
-    return None if root is None else numbers.index(root)
-
-
-def _in_order(splits: Mapping[int, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(splits[place] for place in sorted(splits))
 
 
 def _digest(tensor: Tensor) -> bytes:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 
 from ...dump import Value
+from ..distance.element_chunks import place_in
 from ..signatures.signature import TOLERANCE
 
 _ANGLES: Final = (0.7390851, 1.9021605)
@@ -158,7 +159,7 @@ class Rows:
     def like_largest_row(self, part: Rows, dims: Sequence[int], allowed: float) -> Iterator[Block]:
         """Yield the blocks with a part's shape whose row at the place of the part's largest row is equal to that."""
         place = int(part.squares.argmax())
-        at = [int(one) for one in torch.unravel_index(torch.tensor(place), part.squares.shape)]
+        at = place_in(part.squares.shape, place)
         row = float(part.squares.flatten()[place]) ** 0.5
         near = ((self.squares.sqrt() - row).abs() <= allowed + _CANCELLED * self.norm).nonzero().tolist()
         for hit in near[:_MOST_HITS]:

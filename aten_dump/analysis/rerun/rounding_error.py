@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..distance.element_chunks import place_in
 from ..distance.metrics import sum_of_products
 
 _PRODUCTS: Final = (
@@ -201,7 +202,7 @@ def measure(
     judged = _Judged(recorded, reference, found, honest, coarsest, accumulator)
     scale = found.reference or 1.0
     bit_equal = native is not None and _equal_bits(recorded, native)
-    at = _place(found.at, recorded.shape)
+    at = place_in(recorded.shape, found.at)
     return LocalError(
         slot, found.error / scale, judged.floor / scale, judged.ratio(), found.max_error, at, bit_equal,
         judged.reason(rounding.terms),
@@ -225,7 +226,7 @@ def measure_exact(slot: str, recorded: Any, replayed: Any) -> LocalError:
         first = int(unequal.reshape(-1).to(torch.uint8).argmax()) if count else 0
         ratio = max(share / _INTEGER_FLOOR, SUSPECT / 2) if count else 0.0
         size = float((one.double() - other.double()).abs().max()) if count else 0.0
-        return LocalError(slot, share, _INTEGER_FLOOR, ratio, size, _place(first, one.shape), not count)
+        return LocalError(slot, share, _INTEGER_FLOOR, ratio, size, place_in(one.shape, first), not count)
     if isinstance(recorded, torch.Tensor) or isinstance(replayed, torch.Tensor):
         return LocalError(slot, 1.0, _INTEGER_FLOOR, math.inf, math.inf, (), False)
     same = bool(recorded == replayed or (recorded != recorded and replayed != replayed))
@@ -331,14 +332,6 @@ def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     from .run_op import same_bits
 
     return same_bits(one, other.cpu())
-
-
-def _place(position: int, shape: torch.Size) -> tuple[int, ...]:
-    place: list[int] = []
-    for size in reversed(shape):
-        place.append(position % size if size else 0)
-        position = position // size if size else 0
-    return tuple(reversed(place))
 
 
 @dataclass(frozen=True, slots=True)

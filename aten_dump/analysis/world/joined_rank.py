@@ -349,9 +349,8 @@ class Interleaving:
         """Put the calls of a transfer next to each other once all its ranks have come to it."""
         if all(at in self._posted for at in meeting.calls):
             for number, id in meeting.calls:
-                if self._ranks[number].is_waiting_for(id):
+                if self._ranks[number].waiting.pop(id, None) is not None:
                     self.order.append((number, id))
-                    self._ranks[number].waiting.pop(id)
 
     def _settle_all(self, number: int, rank: _Rank) -> bool:
         """Complete the transfers of a rank that have arrived; return True if there were any."""
@@ -394,6 +393,3 @@ class _Rank:
     def wait_for(self, id: int) -> None:
         found = self.recording.call(id).result_values()
         self.waiting[id] = {value.storage for _, value in found} - {0}
-
-    def is_waiting_for(self, id: int) -> bool:
-        return id in self.waiting

@@ -22,8 +22,8 @@ from ..evaluation.memory import Memory
 from ..flow.data_flow import DataFlow, Slots
 from ..flow.flat_memory import with_parts
 from ..flow.left_memory import LeftPlace
-from ..meetings.collective_reference import Asked, got, input_splits_of, name_of, reduction_of
-from ..meetings.meeting_points import group_of, root_of
+from ..meetings.collective_reference import asked_by, got, input_splits_of, name_of
+from ..meetings.meeting_points import group_of
 from ..pairing.call_keys import normal_module
 from .groups import Group
 from .joined_rank import JoinedRank, own_name
@@ -318,21 +318,18 @@ class JoinedTransfers:
         """
         calls = [self._rank.call(number) for number in self._rank.meetings[call.id]]
         sent = [[memory.find(value).detach().clone() for _, value in self._flow.reads(one)] for one in calls]
-        group = group_of(call)
-        if group is None:
+        if group_of(call) is None:
             raise ReplayError("a collective of an unknown group")
         is_message = any(name_of(one).startswith(("send", "recv")) for one in calls)
         found: Brought = {}
         numbers = [self._rank.number_of(one.id) for one in calls]
-        splits = tuple(input_splits_of(one) for one in calls)
+        splits = [input_splits_of(one) for one in calls]
         for place, one in enumerate(calls):
             results: list[torch.Tensor] | None
             if is_message:
                 results = sent[0] if place else []
             else:
-                root = root_of(one, group)
-                asked = Asked(place, None if root is None else numbers.index(root), reduction_of(one), splits)
-                results = got(name_of(one), sent, asked)
+                results = got(name_of(one), sent, asked_by(one, place, numbers, splits))
             if results is None:
                 raise ReplayError(f"a collective: what {one.op} must deliver is not known here")
             found[one.id] = dict(_laid(one, results, memory))
