@@ -2,9 +2,10 @@
 
 Theory of operation
     Both sides are evaluated again, and each value without a counterpart of its own size is looked for among the blocks
-    of the other side's values. If it is found, the other side has its number from then on. The side of the parts has
-    the number of the whole if the parts cover it (micro-batches, a prefill and its decoded positions), or if the whole
-    is an output of which that side returns a part (one row of a batch, the last positions).
+    of the other side's values, in each of a few ways to view both (`_WAYS`). If it is found, the other side has its
+    number from then on. The side of the parts has the number of the whole if the parts cover it (micro-batches, a
+    prefill and its decoded positions), or if the whole is an output of which that side returns a part (one row of a
+    batch, the last positions).
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class _Way:
     Attributes:
         part: how to view the part. Rows can be taken from what is viewed along any dimension but the last.
         whole: how to view the whole.
-        dim: the dimension of what is viewed along which the block lies; None if it may be any, or several.
+        dim: the dimension of what is viewed along which the block lies, from the first or from the last; None if it
+            may be any, or several.
     """
 
     part: View
@@ -76,7 +78,11 @@ class _Way:
     def fits(self, part: Shape, whole: Shape) -> bool:
         """Return True if tensors of these shapes, as they are viewed, may be a part and its whole."""
         smaller = dimensions_of(part, whole)
-        return bool(smaller) and (self.dim is None or smaller == (self.dim % len(part),))
+        return bool(smaller) if self.dim is None else len(smaller) == 1 and self.is_along(smaller[0], len(part))
+
+    def is_along(self, dim: int, dims: int) -> bool:
+        """Return True if blocks may lie along a dimension of what is viewed, of so many."""
+        return self.dim in (None, dim, dim - dims)
 
     def place(self, seen: Block, whole: Shape) -> Block:
         """Return where in the whole a block lies that was seen in its view."""
@@ -223,7 +229,6 @@ class PartsFound:
             self._look(way, covered)
         parts = [(side, self._value(side, id)) for side in (0, 1) for id in self.places[side]]
         for side, value in parts:
-            self._note(side, value, self.places[side][value.id])
             self._let_have(1 - side, numbers_of(self._sides[side], value))
         for side in (0, 1):
             for id, seen in covered[side].items():
@@ -251,16 +256,19 @@ class PartsFound:
             for id, part in self._rows[side][way.part].items():
                 if self._sides[side].numbers.get(id) in self._wholes[side]:
                     continue
-                noise, known = self._noise(side, id), {held for held, _ in self.places[side].get(id, ())}
+                known, noise = self.places[side].get(id, []), self._noise(side, id)
                 found = wholes[1 - side].find(part, noise)
                 if not found and way.dim is None:
                     found = wholes[1 - side].find_smaller(part, noise)
+                pieces: list[Piece] = []
                 for held, seen in found:
-                    is_along = way.dim is None or seen.dim == way.dim % len(part.shape)
-                    if is_along and held not in known:
-                        block = way.place(seen, self._value(1 - side, held).shape)
-                        self.places[side].setdefault(id, []).append((held, block))
-                        covered[1 - side][held].append(_Covering(id, block, way, seen))
+                    if way.is_along(seen.dim, len(part.shape)) and all(held != other for other, _ in known):
+                        pieces.append((held, way.place(seen, self._value(1 - side, held).shape)))
+                        covered[1 - side][held].append(_Covering(id, pieces[-1][1], way, seen))
+                if pieces:
+                    self.places[side][id] = [*known, *pieces]
+                if pieces and not known:
+                    self._note(side, self._value(side, id), pieces)
 
     def let_wholes_meet(self, pairs: Sequence[Pair]) -> None:
         """Let a side have the other side's value at the same place if it makes a part of it, as with less padding.
