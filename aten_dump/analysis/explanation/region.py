@@ -18,8 +18,9 @@ from ...errors import ReplayError
 from ...geometry import reach
 from ...store.op_names import read_op_name
 from ..evaluation.plan import CallPlan
-from ..rerun.run_op import Changed, result_slots, run_on, written_ids
+from ..rerun.run_op import Again, Changed, Run, result_slots, run_on, written_ids
 from ..rerun.shared_memory import wide
+from ..rerun.start_tensors import laid
 
 _ELEMENTS: Final = 10_000  # that are read or made while a call is prepared
 _STEPS: Final = 100_000  # of a product, in that time
@@ -44,12 +45,89 @@ class Change(NamedTuple):
 
 
 class Region:
-    """Calls that lead from known values to one that differs.
+    """Calls that lead from known values to some that differ.
 
     What a call writes in place is written to a copy, so that what was made before stays as it was.
 
     Attributes:
         plans: its calls, in execution order.
+        calls_run: how many were run.
+    """
+
+    def __init__(self, plans: Sequence[CallPlan], given: Sequence[tuple[Value, torch.Tensor]]) -> None:
+        """Prepare to run.
+
+        Args:
+            plans: its calls, in execution order.
+            given: the values that go in, with their tensors.
+        """
+        self.plans = plans
+        self.calls_run = 0
+        self._steps = [_Step(plan) for plan in plans]
+        self._first = _Made()
+        for value, tensor in given:
+            self._first.take(value, tensor)
+
+    def begin(self, recorded: Sequence[tuple[Value, torch.Tensor]]) -> bool:
+        """Run it as it is; return True if it makes what the evaluation made.
+
+        Args:
+            recorded: some values, and what the evaluation made there.
+        """
+        try:
+            self._run(None, self._first)
+        except ReplayError:
+            return False
+        found = [(self._first.find(value), tensor) for value, tensor in recorded]
+        return all(made is not None and are_alike(made.reshape(-1), there.reshape(-1)) for made, there in found)
+
+    def replaced(self, value: Value, tensor: torch.Tensor) -> Callable[[Value], torch.Tensor | None]:
+        """Run it with other contents of one of its values; return what finds the tensors of its values then.
+
+        Raises:
+            ReplayError: a call cannot be run so.
+        """
+        made = _Made()
+        made.take(value, laid(tensor, torch.empty_strided(value.shape, value.stride, dtype=wide(value.dtype))))
+        self._run({}, made)
+
+        def find(one: Value) -> torch.Tensor | None:
+            found = made.find(one)
+            return self._first.find(one) if found is None else found
+
+        return find
+
+    def _run(self, makes: Mapping[int, Make] | None, made: _Made) -> None:
+        """Run the calls that are changed, or that what was made otherwise reaches; all of them without `makes`.
+
+        Raises:
+            ReplayError: a call cannot be run so.
+        """
+        for step in self._steps:
+            make = None if makes is None else makes.get(step.id)
+            if makes is not None and make is None and not step.reads_any(made):
+                continue
+            self._count(step.plan)
+            copies = _Copies(made, self._first, step.written)
+            run = step.run(copies.find, None if make is None else _bound(make, copies.find))
+            results = dict(result_slots(run)) if run is not None else {}
+            for slot, item in step.plan.recorded:
+                tensor = results.get(slot)
+                if isinstance(item, Value) and run is None:
+                    tensor = torch.zeros(item.shape, dtype=wide(item.dtype))
+                if isinstance(item, Value) and isinstance(tensor, torch.Tensor):
+                    if tensor.shape != item.shape:  # some kernels of what reads it do not look
+                        raise ReplayError(f"{slot} of {step.plan.call.name} has another shape then")
+                    made.take(item, tensor, copies.of(item))
+
+    def _count(self, plan: CallPlan) -> None:
+        self.calls_run += 1
+
+
+class RegionToCorrect(Region):
+    """A region with what it must make.
+
+    Attributes:
         work: how much was run; 1 is a call on few elements.
     """
 
@@ -68,31 +146,16 @@ class Region:
             last: the value that differs.
             wanted: what it must be.
         """
-        self.plans = plans
+        super().__init__(plans, given)
         self._costs = {plan.call.id: _cost_of(plan.call) for plan in plans}
         self.work = 0.0
         self._last = last
         self._wanted = wanted.reshape(-1)
-        self._first = _Made()
-        for value, tensor in given:
-            self._first.take(value, tensor)
 
     @property
     def size(self) -> int:
         """How many elements it must make that are not all the same."""
         return 1 if _is_level(self._wanted) else self._wanted.numel()
-
-    def begin(self, recorded: torch.Tensor) -> bool:
-        """Run it as it is; return True if it makes what the evaluation made of the value that differs.
-
-        Args:
-            recorded: what that was.
-        """
-        try:
-            found = self._run(None, self._first)
-        except ReplayError:
-            return False
-        return found is not None and are_alike(found.reshape(-1), recorded.reshape(-1))
 
     def is_right(self, change: Change) -> bool:
         """Return True if the region makes what it must with a change."""
@@ -105,7 +168,8 @@ class Region:
         """
         made = _Made()
         try:
-            found = self._run(change, made)
+            self._run(change.makes, made)
+            found = made.by_id.get(self._last.id)
         except ReplayError:
             found = None
         if found is not None and are_alike(found.reshape(-1), self._wanted) and not self._levels(change, made):
@@ -123,34 +187,40 @@ class Region:
                     return True
         return False
 
-    def _run(self, change: Change | None, made: _Made) -> torch.Tensor | None:
-        """Run the calls that a change reaches, all without one; return what the region makes.
+    def _count(self, plan: CallPlan) -> None:
+        super()._count(plan)
+        self.work += self._costs[plan.call.id]
+
+
+class _Step:
+    """A call of a region, with what is asked of it each time."""
+
+    def __init__(self, plan: CallPlan) -> None:
+        self.plan = plan
+        self.id = plan.call.id
+        self.written = written_ids(plan.call)
+        self._reads = [(value.id, (value.storage, value.version)) for _, value in plan.call.input_values()]
+        self._again: Again | None = None
+
+    def reads_any(self, made: _Made) -> bool:
+        """Return True if it reads, or writes to, something that was made otherwise."""
+        return any(id in made.by_id or moment in made.wholes for id, moment in self._reads)
+
+    def run(self, find: Callable[[Value], torch.Tensor], change: Callable[[Changed], Changed] | None) -> Run | None:
+        """Run the call; return None of one that makes unwritten memory.
 
         Raises:
-            ReplayError: a call cannot be run so.
+            ReplayError: it cannot be run so.
         """
-        for plan in self.plans:
-            make = None if change is None else change.makes.get(plan.call.id)
-            if change is not None and make is None and not any(made.has(v) for _, v in plan.call.input_values()):
-                continue
-            self.work += self._costs[plan.call.id]
-            copies = _Copies(made, self._first)
-            written = written_ids(plan.call)
-
-            def find(value: Value, copies: _Copies = copies, written: frozenset[int] = written) -> torch.Tensor:
-                return copies.find(value, is_written=value.id in written)
-
-            changed = None if make is None else _bound(make, find)
-            results = dict(result_slots(run_on(plan.call, find, change=changed))) if plan.is_run else {}
-            for slot, item in plan.recorded:
-                tensor = results.get(slot)
-                if isinstance(item, Value) and not plan.is_run:
-                    tensor = torch.zeros(item.shape, dtype=wide(item.dtype))
-                if isinstance(item, Value) and isinstance(tensor, torch.Tensor):
-                    if tensor.shape != item.shape:  # some kernels of what reads it do not look
-                        raise ReplayError(f"{slot} of {plan.call.name} has another shape then")
-                    made.take(item, tensor, copies.of(item))
-        return made.by_id.get(self._last.id)
+        if not self.plan.is_run:
+            return None
+        if change is not None:
+            return run_on(self.plan.call, find, change=change)
+        if self._again is not None:
+            return self._again.run(find)
+        found = run_on(self.plan.call, find)
+        self._again = Again(self.plan.call)
+        return found
 
 
 class _Made:
@@ -160,9 +230,6 @@ class _Made:
         self.by_id: dict[int, torch.Tensor] = {}
         self.wholes: dict[tuple[int, int], tuple[Value, torch.Tensor]] = {}  # by storage and version
 
-    def has(self, value: Value) -> bool:
-        return value.id in self.by_id or (value.storage, value.version) in self.wholes
-
     def take(self, value: Value, tensor: torch.Tensor, whole: tuple[Value, torch.Tensor] | None = None) -> None:
         """Take a tensor as what a value is, and what its memory is with it, if that is known."""
         self.by_id[value.id] = tensor
@@ -171,7 +238,7 @@ class _Made:
             self.wholes[moment] = whole
         elif value.storage and tensor.layout is torch.strided and tensor.stride() == value.stride:
             known = self.wholes.get(moment)
-            if known is None or known[0].numel < value.numel:
+            if known is None or _reach(known[0]) < _reach(value):
                 self.wholes[moment] = value, tensor
 
     def find(self, value: Value) -> torch.Tensor | None:
@@ -183,18 +250,18 @@ class _Made:
 class _Copies:
     """What one call is given: what it writes to is copied first."""
 
-    def __init__(self, made: _Made, first: _Made) -> None:
-        self._made, self._first = made, first
+    def __init__(self, made: _Made, first: _Made, written: frozenset[int]) -> None:
+        self._made, self._first, self._written = made, first, written
         self._wholes: dict[int, tuple[Value, torch.Tensor]] = {}  # by storage
 
-    def find(self, value: Value, *, is_written: bool) -> torch.Tensor:
+    def find(self, value: Value) -> torch.Tensor:
         """Return the tensor of a value.
 
         Raises:
             ReplayError: it is not known, or what it is written to is not.
         """
         moment = value.storage, value.version
-        if is_written:
+        if value.id in self._written:
             whole = self._wholes.get(value.storage)
             if whole is None:
                 known = self._made.wholes.get(moment) or self._first.wholes.get(moment)
@@ -221,6 +288,11 @@ def _laid_over(value: Value, whole: Value, tensor: torch.Tensor) -> torch.Tensor
     if not is_alike or first < 0 or first + reach(value.shape, value.stride) > reach(whole.shape, whole.stride):
         return None
     return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
+
+
+def _reach(value: Value) -> int:
+    """Return over how many elements of its memory a value reaches; what expand repeats counts once."""
+    return reach(value.shape, value.stride)
 
 
 def _is_level(tensor: torch.Tensor) -> bool:

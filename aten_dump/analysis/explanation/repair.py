@@ -25,6 +25,7 @@ import torch
 
 from ...dump import Call, Value
 from ...errors import ReplayError
+from ...geometry import once
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, number_of
 from ..evaluation.evaluation import EvaluatedStep, Evaluation, Shared
@@ -32,9 +33,9 @@ from ..evaluation.plan import CallPlan
 from ..flow.data_flow import DataFlow
 from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
-from ..signatures.signature import distance, is_equal
+from ..signatures.signature import distance, is_equal, sign
 from .other_layout import FORWARD
-from .region import Region, are_alike, can_run
+from .region import Region, RegionToCorrect, are_alike, can_run
 
 _MOST_RUNS: Final = 24
 _MOST_CALLS: Final = 60_000  # that all runs together may evaluate
@@ -45,6 +46,7 @@ _SAME_NORM: Final = 1e-9  # relative: two values that may have the same elements
 _MOST_DIMS: Final = 5  # of which all orders are asked
 _MOST_OF_REGION: Final = 1000  # calls that are run again and again
 _MOST_OF_ONE: Final = 2  # runs that one question takes
+_LEAST_OF_RUN: Final = 0.1  # of a run of the whole step, that any question takes
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
 
@@ -66,7 +68,7 @@ class Like(NamedTuple):
 class Asked(NamedTuple):
     """A region, and what is at hand for a change of it."""
 
-    region: Region
+    region: RegionToCorrect
     beside: list[Call]  # of the target: what they make could have been read
     others: list[tuple[Value, torch.Tensor]]  # of the baseline, that both sides have
 
@@ -110,7 +112,8 @@ class Repair:
         self._steps = steps
         self.contents = contents
         self.found: list[tuple[Value, Like]] = []
-        self._left = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs
+        self._left: float = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs of the whole step
+        self._region: Region | None = None  # all that lies behind the ends that are asked for
         self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
@@ -185,18 +188,10 @@ class Repair:
         Returns:
             None if it cannot be run alone, or is too large.
         """
-        plans = [plan for plan in self._steps[0].plans if plan.call.id in cones[0].calls and can_run(plan)]
+        plans = self._plans(cones[0])
         if not 1 < len(plans) <= _MOST_OF_REGION:
             return None
-        plans = self._with_memory(plans)
-        calls = {plan.call.id for plan in plans}
-        wanted = {}
-        for plan in plans:
-            for _, one in plan.call.input_values():
-                writer, maker = self.sides[0].flow.writer(one), self.sides[0].flow.maker(one)
-                if not any(call is not None and call.id in calls for call in (maker, writer and writer[0])):
-                    wanted[one.id] = one
-        beside = self._beside(plans)
+        wanted, beside = self._going_into(plans), self._beside(plans)
         wanted |= {one.id: one for call in beside for _, one in call.output_values()}
         held, numbers = self.sides[0].holders, self.sides[1].numbers  # what the target has in parts is not held there
         cut = {number: one for number, one in cones[1].cut.items() if held.get(numbers.get(number, 0))}
@@ -208,10 +203,55 @@ class Repair:
         recorded, right = given.get(value.id), self._held.get(like.value.id)
         if recorded is None or right is None:
             return None
-        known = [(one, given.get(number, self.sides[0].start_of(one))) for number, one in wanted.items()]
-        region = Region(plans, [(one, tensor) for one, tensor in known if tensor is not None], value, like.laid(right))
+        region = RegionToCorrect(plans, self._with_tensors(wanted, given), value, like.laid(right))
         others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
-        return Asked(region, beside, others) if region.begin(recorded) else None
+        return Asked(region, beside, others) if region.begin([(value, recorded)]) else None
+
+    def _plans(self, cone: Cone) -> list[CallPlan]:
+        """Return the calls of a cone of the target that can be run again, and those that made their memory."""
+        plans = [plan for plan in self._steps[0].plans if plan.call.id in cone.calls and can_run(plan)]
+        plans = self._with_memory(plans) if plans else plans
+        return [plan for plan in plans if not any(one.id in self._put_right for one in plan.results.values())]
+
+    def _going_into(self, plans: Sequence[CallPlan]) -> dict[int, Value]:
+        """Return what some calls of the target read that none of them makes, by id."""
+        flow, calls = self.sides[0].flow, {plan.call.id for plan in plans}
+        found = {}
+        for plan in plans:
+            for _, one in plan.call.input_values():
+                writer, maker = flow.writer(one), flow.maker(one)
+                if not any(call is not None and call.id in calls for call in (maker, writer and writer[0])):
+                    found[one.id] = one
+        return found
+
+    def _with_tensors(
+        self, values: Mapping[int, Value], made: Mapping[int, torch.Tensor]
+    ) -> list[tuple[Value, torch.Tensor]]:
+        """Return values of the target with what they are: as they were made, or before the step."""
+        known = ((one, made.get(number, self.sides[0].start_of(one))) for number, one in values.items())
+        return [(one, tensor) for one, tensor in known if tensor is not None]
+
+    def _all_behind(self, cone: Cone, ends: Sequence[End]) -> Region | None:
+        """Return all that lies behind some ends, to be run with other values; None if it has to be evaluated anew.
+
+        What was left in memory is known at the end of a whole step alone.
+        """
+        plans = self._plans(cone)
+        made = sum(value.numel for plan in plans for value in plan.results.values())
+        if any(end.buffer is not None for end in ends) or any(plan.is_met for plan in plans):
+            return None
+        wanted, values = self._going_into(plans), [self._made_at(end) for end in ends]
+        if (made + sum(one.numel for one in wanted.values())) * torch.float64.itemsize > _MOST_BYTES:
+            return None
+        given = self._kept(0, {*wanted, *(value.id for value in values)})
+        region = Region(plans, self._with_tensors(wanted, given))
+        is_known = all(value.id in given for value in values)
+        return region if is_known and region.begin([(value, given[value.id]) for value in values]) else None
+
+    def _made_at(self, end: End) -> Value:
+        """Return the value of an end of the target that has a number: its own, or what its writer left."""
+        writer = self.sides[0].flow.writer(end.value)
+        return end.value if end.value.id in self.sides[0].numbers or writer is None else writer[2]
 
     def _beside(self, plans: Sequence[CallPlan]) -> list[Call]:
         """Return other calls that the functions of some calls make before the last one: what they make is at hand."""
@@ -284,6 +324,7 @@ class Repair:
         if not self._left or sum(like.numel for like in likes.values()) * torch.float64.itemsize > _MOST_BYTES:
             return []
         self._hold(likes)
+        self._region = self._all_behind(cones[0], odd[0])
         found: list[tuple[Value, Like]] = []
         while options and self._left > 0:
             places = self._first_that_repairs(options, odd)
@@ -383,9 +424,32 @@ class Repair:
         held = self._held.get(like.value.id)
         if held is None or held.is_complex() != value.dtype.is_complex:
             return False
+        if self._region is not None:
+            return self._repairs_region(self._region, value, like.laid(held), odd)
         number = self.sides[1].numbering.new() if like.order else self.sides[1].numbers[like.value.id]
         again = self._again({value.id: (like.laid(held), number)}, odd)
-        return again is not None and all(self._is_right(again, end, odd[1]) for end in odd[0])
+        return again is not None and all(_is_as_there(end, self._number_in(again, end), odd[1]) for end in odd[0])
+
+    def _repairs_region(
+        self, region: Region, value: Value, tensor: torch.Tensor, odd: tuple[Sequence[End], Sequence[End]]
+    ) -> bool:
+        """Return True if all ends come out right with a value in a region replaced."""
+        before = region.calls_run
+        try:
+            find = region.replaced(value, tensor)
+        except ReplayError:  # it cannot stand there
+            return False
+        finally:
+            self._left -= _LEAST_OF_RUN + (region.calls_run - before) / len(self._steps[0].plans)
+        for end in odd[0]:
+            there = self._made_at(end)
+            made = find(there)
+            if made is None:
+                return False
+            number = self.sides[0].numbering.number(sign(once(self._steps[0].defined(there, made))))
+            if not _is_as_there(end, number, odd[1]):
+                return False
+        return True
 
     def _again(
         self,
@@ -412,11 +476,15 @@ class Repair:
             return None
         return again
 
-    def _is_right(self, again: Evaluation, end: End, others: Sequence[End]) -> bool:
-        """Return True if an end came out as the baseline's of its name, or as one of the baseline's."""
-        number = number_of(again, end.value) if end.buffer is None else again.at_end.get(end.buffer.id)
-        named = [other.number for other in others if (other.kind, other.name) == (end.kind, end.name)]
-        return number is not None and number in (named or [other.number for other in others])
+    @staticmethod
+    def _number_in(again: Evaluation, end: End) -> int | None:
+        return number_of(again, end.value) if end.buffer is None else again.at_end.get(end.buffer.id)
+
+
+def _is_as_there(end: End, number: int | None, others: Sequence[End]) -> bool:
+    """Return True if an end came out with the number of the baseline's end of its name, or of one of the baseline's."""
+    named = [other.number for other in others if (other.kind, other.name) == (end.kind, end.name)]
+    return number is not None and number in (named or [other.number for other in others])
 
 
 def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Call, Value]]:

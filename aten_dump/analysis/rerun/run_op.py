@@ -189,6 +189,80 @@ def run_on(
     return _run_on(op, call, around, arguments, on_device(op))
 
 
+class Again:
+    """A call that is run again and again in float64, on tensors of the shapes that it was run on before.
+
+    What was checked then is not checked again.
+    """
+
+    def __init__(self, call: Call) -> None:
+        """Prepare to run.
+
+        Args:
+            call: an aten call that was run before by `run_on`.
+
+        Raises:
+            ReplayError: it cannot be run.
+        """
+        op = find_op(call)
+        around = Surroundings(cast=True)
+        self._call = call
+        self._args, self._kwargs = _Arguments(call, around, _Gap).build()  # type: ignore[arg-type]
+        given = [value for _, value in call.input_values()]
+        self._is_plain = (
+            not isinstance(op, KernelOp)
+            and composed(op, around.device) is op
+            and on_device(op) is None
+            and call.random_state is None
+            and torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ())
+            and all(value.is_floating for value in given)  # indices are checked each time
+        )
+        self._op = op
+        names, _ = arguments_of(op) if call.mutated else ((), None)
+        self._written = [(name, names.index(name) if name in names else len(self._args)) for name in call.mutated]
+
+    def run(self, find: Callable[[Value], torch.Tensor]) -> Run:
+        """Run it on the tensors that `find` returns for its values.
+
+        Raises:
+            ReplayError: it cannot be run; the message says why.
+        """
+        if not self._is_plain:
+            return run_on(self._call, find)
+        args = [_filled(item, find) for item in self._args]
+        kwargs = {name: _filled(item, find) for name, item in self._kwargs.items()}
+        try:
+            with torch.no_grad():
+                result = self._op(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+            raise ReplayError(f"it raised when replayed: {said_by(error)}") from error
+        mutated = {name: args[at] if at < len(args) else kwargs.get(name) for name, at in self._written}
+        return Run(result, mutated)
+
+
+class _Gap:
+    """Stands for a tensor among arguments."""
+
+    __slots__ = ("_as_double", "_value")
+
+    def __init__(self, value: Value, *, as_double: bool = False) -> None:
+        self._value, self._as_double = value, as_double
+
+    def double(self) -> _Gap:
+        return _Gap(self._value, as_double=True)
+
+    def filled(self, find: Callable[[Value], torch.Tensor]) -> torch.Tensor:
+        found = find(self._value)
+        return found.double() if self._as_double else found
+
+
+def _filled(item: Any, find: Callable[[Value], torch.Tensor]) -> Any:
+    """Return an argument with tensors for its gaps."""
+    if isinstance(item, _Gap):
+        return item.filled(find)
+    return [_filled(one, find) for one in item] if isinstance(item, (list, tuple)) else item
+
+
 def _run_changed(op: Any, call: Call, arguments: _Arguments, change: Callable[[Changed], Changed]) -> Run:
     """Run what a change makes of a call; what it would write in place is what it returns.
 
