@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -107,23 +106,24 @@ class Causes:
         self._candidates = Candidates(sides, sources, ends, self._pairs)
         self.odd: Odd = ([], [])
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
-        self._part_integers(pairs)
+        self._part_by_place(pairs)
         if parts is not None:
             parts.let_wholes_meet(pairs)
 
-    def _part_integers(self, pairs: Sequence[Pair]) -> None:
-        """Give numbers of their own to integers that two calls at one place make otherwise.
+    def _part_by_place(self, pairs: Sequence[Pair]) -> None:
+        """Give numbers of their own to values that two calls at one place make otherwise.
 
-        Few integers are soon equal to others, as a word that was chosen is to one that was given: by chance, unless
-        the other side makes them at the same place.
+        What a call makes may be equal to another value of the other side by chance: few integers are, so are angles of
+        a position that is 0, and what a product with ones leaves as it is. Where the other side makes it at the same
+        place, as a loop may in another order, it is the same.
         """
         for pair in pairs:
-            if place_of(pair.target) != place_of(pair.baseline):
+            if pair.target.kind != "aten" or place_of(pair.target) != place_of(pair.baseline):
                 continue
             theirs = dict(pair.baseline.result_values())
             for slot, value in pair.target.result_values():
                 other = theirs.get(slot)
-                if other is None or value.is_floating or other.is_floating or value.shape != other.shape:
+                if other is None or value.is_floating != other.is_floating or value.shape != other.shape:
                     continue
                 numbers = self._sides[0].numbers.get(value.id), self._sides[1].numbers.get(other.id)
                 if None not in numbers and numbers[0] != numbers[1]:
@@ -264,8 +264,12 @@ class Causes:
         named = {(end.kind, end.name): end for end in odd[1]}
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
             asked = [(end.value, Like(named[end.kind, end.name].value), f"{end.name} agrees")]
+        smaller: set[int] = set()
         for value, like, what in asked:
             behind = repair.behind(value, like.value) if repair.found else cones
+            if smaller and smaller <= behind[0].calls.keys():
+                continue  # a smaller region is within this one, and its value corrects the ends as well
+            smaller = {*behind[0].calls}
             given = repair.region(behind, value, like)
             if given is None:
                 continue
@@ -347,7 +351,7 @@ class Causes:
         return None
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
-        pair = self._beside_no_change(first, other, cones) or self._with_other_arguments(first, other)
+        pair = self._reading_otherwise(first, other) or self._with_other_arguments(first, other)
         if pair is not None:
             return self._same_op(*pair)
         alone = [self._candidates.is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
@@ -383,40 +387,21 @@ class Causes:
         sizes = [{value.numel for _, value in call.result_values()} for call in (target, baseline)]
         return bool(sizes[0] & sizes[1]) and self._candidates.share_inputs(target, baseline)
 
-    def _beside_no_change(
-        self, first: Call | None, other: Call | None, cones: tuple[Cone, Cone]
-    ) -> tuple[Call, Call] | None:
-        """Return two calls of one op, of which one alone leaves what it reads as it is, as a product with ones does.
-
-        It has no value of its own and lies in no cone: the call beside it would seem to be missing on its side, and
-        what goes on from both to be given other arguments. So the first calls are asked, and those before them.
-        """
+    def _reading_otherwise(self, first: Call | None, other: Call | None) -> tuple[Call, Call] | None:
+        """Return one of two calls and its like at the same place, if both read values that the two sides have."""
         for side, call in ((0, first), (1, other)):
-            flow = self._sides[side].flow
-            read = () if call is None else flow.reads(call)
-            for one in (call, *(flow.maker(value) for _, value in read)):
-                pair = self._pairs[side].get(one.id) if one is not None and not flow.is_view(one) else None
-                if pair is not None and any(self._is_no_change_beside(at, pair, cones) for at in (0, 1)):
-                    return pair.target, pair.baseline
+            pair = None if call is None else self._pairs[side].get(call.id)
+            if pair is None or place_of(pair.target) != place_of(pair.baseline):
+                continue
+            given = self._given(0, pair.target), self._given(1, pair.baseline)
+            are_known = all(
+                number in self._sides[1 - at].holders or any(number == one for _, one in given[1 - at])
+                for at in (0, 1)
+                for _, number in given[at]
+            )
+            if given[0] != given[1] and are_known:
+                return pair.target, pair.baseline
         return None
-
-    def _is_no_change_beside(self, side: int, pair: Pair, cones: tuple[Cone, Cone]) -> bool:
-        """Return True if the call of a side changes nothing, and its like makes something new of what both have."""
-        calls = pair.target, pair.baseline
-        one, like = calls[side], calls[1 - side]
-        results, there = self._sides[side].flow.results(one), self._sides[1 - side].flow
-        is_made_otherwise = partial(self._candidates.is_made_otherwise, 1 - side)
-        return (
-            one.op == like.op
-            and one.id not in cones[side].calls
-            and like.id in cones[1 - side].calls
-            and not any(is_made_otherwise(value) for _, value in there.reads(like))
-            and any(self._changes_nothing(side, one, value) for _, value in results)
-        )
-
-    def _changes_nothing(self, side: int, call: Call, result: Value) -> bool:
-        numbers = self._sides[side].numbers
-        return result.id in numbers and any(number == numbers[result.id] for _, number in self._given(side, call))
 
     def _reading_others(self, cones: tuple[Cone, Cone]) -> Cause | None:
         """Return the cause where the first calls that compute are alike, and read other memory from outside."""

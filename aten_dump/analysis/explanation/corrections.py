@@ -30,7 +30,7 @@ from ..rerun.run_op import Changed, find_op, is_view_op
 from .region import Change, Make
 from .repair import Asked
 
-MOST_WORK: Final = 100_000  # calls on few elements that all changes together may run, or as much
+MOST_WORK: Final = 50_000  # calls on few elements that all changes together may run, or as much
 _MOST_VALUES: Final = 24  # that are tried for one argument
 _LEAST_SOLVED: Final = 8  # elements of what a region makes, for which a number is solved
 _MOST_STEPS: Final = 3  # calls that something is moved by at first

@@ -4,8 +4,9 @@ Theory of operation
     Of two programs that are written otherwise, much is found behind ends that differ, and most of it is no mistake. So
     the target is evaluated once more, with one of its values replaced by one of the baseline's of as many elements.
     If the ends come out as the baseline's do, the mistake is that value's maker or comes before it; if not, it comes
-    after it, or what stands there is something else. Each step halves what is left to ask. Then the same is asked of
-    what comes before the value that was found, until nothing there repairs anything.
+    after it, or beside it, or what stands there is something else. What lies behind the ends is run again for that,
+    from the value on. Where that cannot be done, the whole step is evaluated each time, and each time half of what is
+    left is asked no more.
 
     A difference is innocent if no end changes with it put right, as what stands in rows that a mask leaves out. Then it
     is put right for good, and the cause is looked for in what the target is without it.
@@ -46,7 +47,9 @@ _SAME_NORM: Final = 1e-9  # relative: two values that may have the same elements
 _MOST_DIMS: Final = 5  # of which all orders are asked
 _MOST_OF_REGION: Final = 1000  # calls that are run again and again
 _MOST_OF_ONE: Final = 2  # runs that one question takes
-_LEAST_OF_RUN: Final = 0.1  # of a run of the whole step, that any question takes
+_OF_REGION: Final = 0.15  # of an evaluation: what it takes to run as many calls of a region again
+_MOST_ASKED: Final = 600  # values that are all asked; of more, half are left out each time
+_MOST_FOUND: Final = 3
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
 
@@ -325,6 +328,8 @@ class Repair:
             return []
         self._hold(likes)
         self._region = self._all_behind(cones[0], odd[0])
+        if self._region is not None and sum(len(option.likes) for option in options) <= _MOST_ASKED:
+            return [*self._all_that_repair(options, odd)][::-1]
         found: list[tuple[Value, Like]] = []
         while options and self._left > 0:
             places = self._first_that_repairs(options, odd)
@@ -378,6 +383,19 @@ class Repair:
         by_contents = sorted(found, key=lambda one: distance(own, signatures[one.id]))
         by_norm = sorted(found, key=lambda one: abs(own.norm - signatures[one.id].norm))
         return [*by_contents[:1], *by_norm[:1]]
+
+    def _all_that_repair(
+        self, options: Sequence[_Option], odd: tuple[Sequence[End], Sequence[End]]
+    ) -> Iterator[tuple[Value, Like]]:
+        """Yield the first options that repair all ends, in execution order, and with what."""
+        found = 0
+        for option in options:
+            if found == _MOST_FOUND or self._left <= 0:
+                return
+            like = next((one for one in option.likes if self._repairs(option.value, one, odd)), None)
+            if like is not None:
+                found += 1
+                yield option.value, like
 
     def _first_that_repairs(
         self, options: Sequence[_Option], odd: tuple[Sequence[End], Sequence[End]]
@@ -440,7 +458,7 @@ class Repair:
         except ReplayError:  # it cannot stand there
             return False
         finally:
-            self._left -= _LEAST_OF_RUN + (region.calls_run - before) / len(self._steps[0].plans)
+            self._left -= _OF_REGION * (region.calls_run - before) / len(self._steps[0].plans)
         for end in odd[0]:
             there = self._made_at(end)
             made = find(there)
