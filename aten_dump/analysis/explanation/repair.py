@@ -34,6 +34,7 @@ from ..evaluation.plan import CallPlan
 from ..flow.data_flow import DataFlow
 from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
+from ..rerun.run_op import written_ids
 from ..signatures.signature import distance, is_equal, sign
 from .other_layout import FORWARD
 from .region import Region, RegionToCorrect, are_alike, can_run
@@ -237,11 +238,12 @@ class Repair:
     def _all_behind(self, cone: Cone, ends: Sequence[End]) -> Region | None:
         """Return all that lies behind some ends, to be run with other values; None if it has to be evaluated anew.
 
-        What was left in memory is known at the end of a whole step alone.
+        Memory that was not left by one call is known at the end of a whole step alone.
         """
         plans = self._plans(cone)
         made = sum(value.numel for plan in plans for value in plan.results.values())
-        if any(end.buffer is not None for end in ends) or any(plan.is_met for plan in plans):
+        in_parts = any(end.buffer is not None and end.buffer.numel != end.value.numel for end in ends)
+        if in_parts or any(plan.is_met for plan in plans):
             return None
         wanted, values = self._going_into(plans), [self._made_at(end) for end in ends]
         if (made + sum(one.numel for one in wanted.values())) * torch.float64.itemsize > _MOST_BYTES:
@@ -428,7 +430,12 @@ class Repair:
             if value.id in wanted:
                 found[value.id] = tensor.detach().clone()
 
-        def stop(_: Call) -> None:
+        def stop(call: Call) -> None:
+            for _, value in call.input_values():  # memory that was written in parts is a value where it is read
+                if value.id in wanted and value.id not in found and value.id not in written_ids(call):
+                    tensor = again.held(value)
+                    if tensor is not None:
+                        found[value.id] = tensor.detach().clone()
             if len(found) == len(wanted):
                 raise _AllMadeError
 
