@@ -238,7 +238,10 @@ class Causes:
             whole, cones = cones, self.repair.narrow(cones, odd)
         in_other_order = self._layout is not None and self._layout.is_in_other_order
         is_packed = self._parts is not None and self._parts.is_packed
-        firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
+        if self.repair is not None and self.repair.is_in_rows:  # what lies behind is exact: integers count too
+            firsts: list[Call | None] = [cone.first for cone in cones]
+        else:
+            firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(odd)
         cause = self._behind_the_cut(cones, firsts[0], firsts[1])
@@ -323,7 +326,9 @@ class Causes:
         if calls[0] is None or calls[1] is None or cause.named in calls:
             return cause
         last, like = (f"{call.name} ({_line(call)})" for call in calls if call is not None)
-        return replace(cause, text=f"{cause.text}; the ends agree if {last} makes what {like} of the baseline does")
+        rows = "" if self.repair is None else self.repair.rows_apart
+        text = f"the ends agree if {last} makes what {like} of the baseline does{rows}"
+        return replace(cause, text=f"{cause.text}; {text}")
 
     def _unread(self, odd: Odd) -> Cause | None:
         """Return the cause where one side alone changes a parameter, as the other does not read it."""
@@ -394,12 +399,13 @@ class Causes:
             if pair is None or place_of(pair.target) != place_of(pair.baseline):
                 continue
             given = self._given(0, pair.target), self._given(1, pair.baseline)
+            shapes = [[value.shape for _, value in one.input_values()] for one in (pair.target, pair.baseline)]
             are_known = all(
                 number in self._sides[1 - at].holders or any(number == one for _, one in given[1 - at])
                 for at in (0, 1)
                 for _, number in given[at]
             )
-            if given[0] != given[1] and are_known:
+            if given[0] != given[1] and shapes[0] == shapes[1] and are_known:
                 return pair.target, pair.baseline
         return None
 
@@ -734,8 +740,8 @@ def _result_dtypes(call: Call) -> list[str]:
 
 
 def _given(call: Call) -> str:
-    """Return the shapes of the tensors that a call is given, the first ones."""
-    shapes = [str(list(value.shape)) for _, value in call.input_values()]
+    """Return the shapes of the tensors that a call is given, the first ones; of a factory, that of what it makes."""
+    shapes = [str(list(value.shape)) for _, value in (call.input_values() or call.output_values()[:1])]
     return ", ".join(shapes[:2]) or "no tensor"
 
 

@@ -81,6 +81,10 @@ class Region:
         found = [(self._first.find(value), tensor) for value, tensor in recorded]
         return all(made is not None and are_alike(made.reshape(-1), there.reshape(-1)) for made, there in found)
 
+    def first(self, value: Value) -> torch.Tensor | None:
+        """Return the tensor of a value as it is without a change."""
+        return self._first.find(value)
+
     def replaced(self, value: Value, tensor: torch.Tensor) -> Callable[[Value], torch.Tensor | None]:
         """Run it with other contents of one of its values; return what finds the tensors of its values then.
 

@@ -14,8 +14,9 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
 from ..rerun.run_op import written_ids
 from ..signatures.signature import distance, is_equal, sign
+from .arrangement import Arrangement, RowSums, laid_in_rows
 from .other_layout import FORWARD
 from .region import Region, RegionToCorrect, are_alike, can_run
 
@@ -51,6 +53,7 @@ _MOST_OF_ONE: Final = 2  # runs that one question takes
 _OF_REGION: Final = 0.15  # of an evaluation: what it takes to run as many calls of a region again
 _MOST_ASKED: Final = 600  # values that are all asked; of more, half are left out each time
 _MOST_FOUND: Final = 3
+_MOST_ROWS: Final = 8  # that are named
 _ONE_BY_ONE: Final = 5  # values that are asked in order: halving would miss one of two branches
 
 
@@ -63,9 +66,12 @@ class Like(NamedTuple):
 
     value: Value
     order: tuple[int, ...] = ()  # of its dimensions there, if it is another one
+    rows: tuple[int, ...] = ()  # which of its rows stand there, if the target has them in other places
 
-    def laid(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return its tensor as it stands there."""
+    def laid(self, tensor: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """Return its tensor as it stands there; `own` is what the target has there."""
+        if self.rows and own is not None:
+            return laid_in_rows(self.rows, tensor, own)
         return tensor.permute(self.order).contiguous() if self.order else tensor
 
 
@@ -119,6 +125,7 @@ class Repair:
         self._left: float = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs of the whole step
         self._region: Region | None = None  # all that lies behind the ends that are asked for
         self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
+        self._same_rows: tuple[set[int], set[int]] = (set(), set())  # numbers of values whose rows lie in other places
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
 
@@ -134,6 +141,30 @@ class Repair:
         narrowed = self.behind(self.found[-1][0], self.found[-1][1].value) if self.found else cones
         return narrowed if narrowed[0].calls or narrowed[1].calls else cones
 
+    @property
+    def is_in_rows(self) -> bool:
+        """True if the value that was narrowed to is one of which the baseline has the rows in other places."""
+        return bool(self.found) and bool(self.found[-1][1].rows)
+
+    @property
+    def rows_apart(self) -> str:
+        """Which rows of the value that was narrowed to are others than the baseline's, in a clause; "" if unknown."""
+        value, like = self.found[-1] if self.found else (None, None)
+        own = None if value is None or self._region is None else self._region.first(value)
+        if (
+            value is None
+            or like is None
+            or own is None
+            or not like.rows
+            or math.prod(value.shape[:-1]) != max(value.shape[:-1])
+        ):
+            return ""
+        laid = like.laid(self._held[like.value.id], own).reshape(-1, own.shape[-1])
+        apart = (laid - own.reshape(laid.shape)).abs().amax(-1) > _SAME_NORM * float(laid.abs().max())
+        rows = apart.nonzero().flatten().tolist()
+        shown = ", ".join(map(str, rows[:_MOST_ROWS])) + (", ..." if len(rows) > _MOST_ROWS else "")
+        return f" in row{'s' if len(rows) > 1 else ''} {shown} of {len(laid)}, counted from 0" if rows else ""
+
     def behind(self, value: Value, like: Value) -> tuple[Cone, Cone]:
         """Return what lies behind a value of the target, and behind what the baseline has there.
 
@@ -141,18 +172,25 @@ class Repair:
         """
         one, other = self.sides
         if (value.id, like.id) not in self._behind:
-            cones = cone_of(one, other.holders, [value]), cone_of(other, one.holders, [like])
+            holders: tuple[Set[int], Set[int]] = other.holders.keys(), one.holders.keys()
+            if value.numel != like.numel:  # what is covered by parts of the other side may be so by the wrong ones
+                holders = self._held_in_rows(0), self._held_in_rows(1)
+            cones = cone_of(one, holders[0], [value]), cone_of(other, holders[1], [like])
             known = self._in_other_orders(cones)
             if known:
                 numbers = [
                     {side.numbers[number] for number in ids} for side, ids in zip(self.sides, known, strict=True)
                 ]
                 cones = (
-                    cone_of(one, other.holders.keys() | numbers[0], [value]),
-                    cone_of(other, one.holders.keys() | numbers[1], [like]),
+                    cone_of(one, holders[0] | numbers[0], [value]),
+                    cone_of(other, holders[1] | numbers[1], [like]),
                 )
             self._behind[value.id, like.id] = cones
         return self._behind[value.id, like.id]
+
+    def _held_in_rows(self, side: int) -> set[int]:
+        """Return the numbers of a side's values that the other side has as a whole, or in the same arrangement."""
+        return {number for number, held in self.sides[1 - side].holders.items() if held} | self._same_rows[side]
 
     def _in_other_orders(self, cones: tuple[Cone, Cone]) -> tuple[set[int], set[int]] | None:
         """Return the ids of values of both cones that are the same but for the order of their dimensions."""
@@ -207,7 +245,7 @@ class Repair:
         recorded, right = given.get(value.id), self._held.get(like.value.id)
         if recorded is None or right is None:
             return None
-        region = RegionToCorrect(plans, self._with_tensors(wanted, given), value, like.laid(right))
+        region = RegionToCorrect(plans, self._with_tensors(wanted, given), value, like.laid(right, recorded))
         others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
         return Asked(region, beside, others) if region.begin([(value, recorded)]) else None
 
@@ -323,13 +361,15 @@ class Repair:
         one, other = self.sides
         made = list(_made(one, cones[0], other)), list(_made(other, cones[1], one))
         options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
+        self._region = self._all_behind(cones[0], odd[0])
+        if self._region is not None:
+            options = _joined(options, self._in_other_rows(made[0]))
         ends = {end.value.id for end in odd[0]}
         options = [option for option in options if option.value.id not in ends]
         likes = {like.value.id: like.value for option in options for like in option.likes}
         if not self._left or sum(like.numel for like in likes.values()) * torch.float64.itemsize > _MOST_BYTES:
             return []
         self._hold(likes)
-        self._region = self._all_behind(cones[0], odd[0])
         if self._region is not None and sum(len(option.likes) for option in options) <= _MOST_ASKED:
             return [*self._all_that_repair(options, odd)][::-1]
         found: list[tuple[Value, Like]] = []
@@ -360,6 +400,56 @@ class Repair:
             likes = list({like.id: like for like in (*likes, *nearest)}.values())
             if likes:
                 found.append(_Option(call, value, [*map(Like, likes), *_in_other_orders(value, likes)]))
+        return found
+
+    def _in_other_rows(self, made: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
+        """Yield values of the target of which the baseline has the rows in other places.
+
+        Args:
+            made: what the target makes that the baseline does not have.
+        """
+        places = [self._by_place(side) for side in (0, 1)]
+        pairs = [(value, places[1][at]) for at, value in places[0].items() if at in places[1]]
+        odd = {value.id: call for call, value in made}
+        wanted = [(one, two) for one, two in pairs if one.shape[-1] == two.shape[-1]]
+        if not any(one.shape != two.shape and one.id in odd for one, two in wanted):
+            return
+        sums = [self._row_sums(side, {pair[side].id for pair in wanted}) for side in (0, 1)]
+        arrangement = Arrangement()
+        for value, like in wanted:
+            if value.id in sums[0] and like.id in sums[1]:
+                taken = arrangement.take(sums[0][value.id], sums[1][like.id])
+                if taken.is_same:
+                    self._same_rows[0].add(self.sides[0].numbers.get(value.id, 0))
+                    self._same_rows[1].add(self.sides[1].numbers.get(like.id, 0))
+                if taken.rows is not None and value.id in odd and value.shape != like.shape:
+                    yield _Option(odd[value.id], value, [Like(like, rows=tuple(taken.rows.tolist()))])
+
+    def _by_place(self, side: int) -> dict[tuple[Hashable, int], Value]:
+        """Return what the calls of a side's forward make of floats, with two dimensions or more, by place and turn."""
+        flow = self.sides[side].flow
+        made = [
+            (call, value)
+            for call in flow.calls()
+            for _, value in flow.results(call)
+            if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided"
+        ]
+        keys = _ordinals((*place_of(call), value.shape[-1]) for call, value in made)
+        return {key: value for key, (_, value) in zip(keys, made, strict=True)}
+
+    def _row_sums(self, side: int, wanted: Collection[int]) -> dict[int, RowSums]:
+        """Evaluate a side once more, and return what is kept of the rows of some values."""
+        again = Evaluation(self._steps[side], Shared(self.sides[side].numbering), self.contents[side])
+        found: dict[int, RowSums] = {}
+        if side == 0:
+            again.replaced = self._put_right
+
+        def keep(value: Value, tensor: torch.Tensor) -> None:
+            if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
+                found[value.id] = RowSums.of(tensor)
+
+        again.watch_all = keep
+        again.run()
         return found
 
     def _turned(self, cone: Cone, others: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
@@ -450,7 +540,8 @@ class Repair:
         if held is None or held.is_complex() != value.dtype.is_complex:
             return False
         if self._region is not None:
-            return self._repairs_region(self._region, value, like.laid(held), odd)
+            own = self._region.first(value) if like.rows else None
+            return self._repairs_region(self._region, value, like.laid(held, own), odd)
         number = self.sides[1].numbering.new() if like.order else self.sides[1].numbers[like.value.id]
         again = self._again({value.id: (like.laid(held), number)}, odd)
         return again is not None and all(_is_as_there(end, self._number_in(again, end), odd[1]) for end in odd[0])
@@ -510,6 +601,16 @@ def _is_as_there(end: End, number: int | None, others: Sequence[End]) -> bool:
     """Return True if an end came out with the number of the baseline's end of its name, or of one of the baseline's."""
     named = [other.number for other in others if (other.kind, other.name) == (end.kind, end.name)]
     return number is not None and number in (named or [other.number for other in others])
+
+
+def _joined(options: Sequence[_Option], others: Iterable[_Option]) -> list[_Option]:
+    """Return options in execution order; those of one value are one."""
+    found = {option.value.id: option for option in options}
+    for option in others:
+        known = found.setdefault(option.value.id, option)
+        if known is not option:
+            known.likes += option.likes
+    return sorted(found.values(), key=lambda option: option.call.id)
 
 
 def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Call, Value]]:
