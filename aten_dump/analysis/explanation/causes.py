@@ -238,19 +238,57 @@ class Causes:
             whole, cones = cones, self.repair.narrow(cones, odd)
         in_other_order = self._layout is not None and self._layout.is_in_other_order
         is_packed = self._parts is not None and self._parts.is_packed
-        if self.repair is not None and self.repair.is_in_rows:  # what lies behind is exact: integers count too
-            firsts: list[Call | None] = [cone.first for cone in cones]
-        else:
-            firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
+        firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(odd)
-        cause = self._behind_the_cut(cones, firsts[0], firsts[1])
+        given = self._given_otherwise(cones) if self.repair is not None and self.repair.is_in_rows else None
+        cause = given or self._behind_the_cut(cones, firsts[0], firsts[1])
         if whole is not None or (cause.kind == "region" and self._is_of_views(cause)):
             corrected = self._corrected(whole or cones, odd, cause)
             if corrected is not None:
                 return corrected
         repaired = [] if self.repair is None else self.repair.found
         return self._with_last(cause, repaired[-1][0], repaired[-1][1].value) if repaired else cause
+
+    def _given_otherwise(self, cones: tuple[Cone, Cone]) -> Cause | None:
+        """Return the cause where the first call that computes with integers or a mask of its own side was given others.
+
+        What is computed before has the same rows on both sides, so the places or the mask are what differs. Calls that
+        both programs make at one place, such as a negation, pass on what they are given.
+        """
+        for _, call in sorted(cones[0].calls.items()):
+            pair = self._pairs[0].get(call.id)
+            if pair is None or not any(value.is_floating for _, value in self._sides[0].flow.results(call)):
+                continue
+            theirs = dict(self._sides[1].flow.reads(pair.baseline))
+            for slot, value in self._sides[0].flow.reads(call):
+                if value.is_floating or slot not in theirs:
+                    continue
+                makers = self._makers_of_integers(value, theirs[slot])
+                if makers[0] is not None and makers[0].id in cones[0].calls:
+                    there = "" if makers[1] is None else f", in the baseline by {_op(makers[1])} ({_line(makers[1])})"
+                    text = f"what {call.name} reads in {slot} is made by {_op(makers[0])}{there}"
+                    return Cause("region", makers[0], makers[1], text, calls=_names_of(cones))
+        return None
+
+    def _makers_of_integers(self, value: Value, theirs: Value) -> tuple[Call | None, Call | None]:
+        """Return the calls that made integers of both sides: no views, and no calls at one place of both programs."""
+        makers = [self._computed_by(side, one) for side, one in enumerate((value, theirs))]
+        while makers[0] is not None and makers[1] is not None and place_of(makers[0]) == place_of(makers[1]):
+            read = [self._sides[side].flow.reads(maker) for side, maker in enumerate(makers) if maker is not None]
+            pairs = [(one, two) for (_, one), (_, two) in zip(*read, strict=False) if not one.is_floating]
+            if not pairs:
+                break
+            makers = [self._computed_by(side, one) for side, one in enumerate(pairs[0])]
+        return makers[0], makers[1]
+
+    def _computed_by(self, side: int, value: Value) -> Call | None:
+        """Return the call that made a value, or what it shows."""
+        flow = self._sides[side].flow
+        maker = flow.maker(value)
+        while maker is not None and flow.is_view(maker) and flow.reads(maker):
+            maker = flow.maker(flow.reads(maker)[0][1])
+        return maker
 
     def _corrected(self, cones: tuple[Cone, Cone], odd: Odd, cause: Cause) -> Cause | None:
         """Return the cause where one change of a call of the target makes what the baseline makes.
@@ -267,12 +305,8 @@ class Causes:
         named = {(end.kind, end.name): end for end in odd[1]}
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
             asked = [(end.value, Like(named[end.kind, end.name].value), f"{end.name} agrees")]
-        smaller: set[int] = set()
         for value, like, what in asked:
             behind = repair.behind(value, like.value) if repair.found else cones
-            if smaller and smaller <= behind[0].calls.keys():
-                continue  # a smaller region is within this one, and its value corrects the ends as well
-            smaller = {*behind[0].calls}
             given = repair.region(behind, value, like)
             if given is None:
                 continue

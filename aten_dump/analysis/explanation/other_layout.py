@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from ...dump import Call, Value
-from ..ends.ends import End, number_of, taken_besides
+from ..ends.ends import AS_LEFT, End, number_of, taken_besides
 from ..evaluation.evaluation import Evaluation
 from ..facts.ratio import simple_numbers
 from ..flow.leaves import ACCUMULATES
@@ -135,8 +135,8 @@ def _floating(ends: Odd) -> Odd:
 
 def factor_sentence(sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[End], Sequence[End]]) -> str:
     """Return a clause with the factor between all gradients of both sides; "" if there is none, or it is 1."""
-    theirs = {end.name: end for end in ends[1] if end.is_named}
-    pairs = [(end, theirs[end.name]) for end in ends[0] if end.is_named and end.name in theirs]
+    ours, theirs = (_as_left(some) for some in ends)
+    pairs = [(end, theirs[name]) for name, end in ours.items() if name in theirs]
     signatures = [(_signature(sides[0], one), _signature(sides[1], other)) for one, other in pairs]
     known = [(one, other) for one, other in signatures if one and other and other.norm > other.noise]
     if len(known) < max(_LEAST, len(pairs)):
@@ -146,6 +146,13 @@ def factor_sentence(sides: tuple[Evaluation, Evaluation], ends: tuple[Sequence[E
     simple = simple_numbers(measured, _ROUNDING)
     text = next((text for number, text in simple if all(_is_times(*pair, number) for pair in known)), "")
     return f"each gradient is exactly {text} times the baseline's" if text else ""
+
+
+def _as_left(ends: Sequence[End]) -> dict[str, End]:
+    """Return the gradients of parameters by name, as they were left where the program changed them."""
+    found = {end.name: end for end in ends if end.is_named}
+    left = {end.name.removesuffix(AS_LEFT): end for end in ends if end.name.endswith(AS_LEFT)}
+    return found | {name: end for name, end in left.items() if name in found}
 
 
 def _signature(side: Evaluation, end: End) -> Signature | None:

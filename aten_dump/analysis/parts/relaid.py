@@ -92,7 +92,7 @@ def relaid_sources(flows: tuple[DataFlow, DataFlow], odd: tuple[Sequence[Value],
     found: list[Relaid] = []
     for side in (0, 1):
         for whole in known[side]:
-            for run in _runs(whole, known[1 - side], at_least=1 + side):
+            for run in _runs(whole, known[1 - side], with_one=side == 0):
                 ids = {one.value.id for one in run}
                 if whole.value.id in taken[side] or ids & taken[1 - side]:
                     continue
@@ -125,8 +125,13 @@ def _source(value: Value) -> _Source | None:
     return _Source(value, float(contents.sum()), float(contents.square().sum()))
 
 
-def _runs(whole: _Source, others: Sequence[_Source], at_least: int) -> Iterator[list[_Source]]:
-    """Yield runs of consecutive sources, in the order of their first reads, with the same sum as a source."""
+def _runs(whole: _Source, others: Sequence[_Source], *, with_one: bool) -> Iterator[list[_Source]]:
+    """Yield runs of consecutive sources, in the order of their first reads, with the same sum as a source.
+
+    A run of more than one has as many dimensions; a single source may have others, as a matrix for a convolution has.
+    """
+    if with_one:
+        yield from ([one] for one in others if _have_same_sums(whole, [one]))
     alike = [one for one in others if len(one.value.shape) == len(whole.value.shape)]
     size = whole.value.numel
     for start in range(len(alike)):
@@ -135,11 +140,17 @@ def _runs(whole: _Source, others: Sequence[_Source], at_least: int) -> Iterator[
             count += alike[stop].value.numel
             stop += 1
         run = alike[start:stop]
-        total, squares = sum(one.total for one in run), sum(one.squares for one in run)
-        allowed = _SAME * whole.squares, _SAME * (size * whole.squares) ** 0.5
-        is_same = abs(squares - whole.squares) <= allowed[0] and abs(total - whole.total) <= allowed[1]
-        if is_same and count == size and len(run) >= at_least:
+        if len(run) > 1 and _have_same_sums(whole, run):
             yield run
+
+
+def _have_same_sums(whole: _Source, run: Sequence[_Source]) -> bool:
+    """Return True if some sources have as many elements as another one, and the same sums."""
+    size = whole.value.numel
+    total, squares = sum(one.total for one in run), sum(one.squares for one in run)
+    allowed = _SAME * whole.squares, _SAME * (size * whole.squares) ** 0.5
+    is_same = abs(squares - whole.squares) <= allowed[0] and abs(total - whole.total) <= allowed[1]
+    return is_same and sum(one.value.numel for one in run) == size
 
 
 def _places(whole: _Source, run: Sequence[_Source]) -> tuple[tuple[Value, Places], ...] | None:

@@ -50,7 +50,7 @@ class Reader(nn.Module):
     def logits(self, ids: Tensor, places: Tensor, mask: Tensor) -> Tensor:
         x = self.words(ids) + self.places(places)
         q, k, v = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # what may see what
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.head(x + y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -69,7 +69,7 @@ def padded() -> None:
 def packed(*, sees_others: bool) -> None:
     ids, places = torch.cat(DOCUMENTS)[None], torch.cat([torch.arange(length) for length in LENGTHS])[None]
     number = torch.cat([torch.full((length,), at) for at, length in enumerate(LENGTHS)])
-    causal = torch.ones(len(number), len(number), dtype=torch.bool).tril()
+    causal = torch.ones(len(number), len(number), dtype=torch.bool).tril()  # who may see whom
     mask = causal if sees_others else causal & (number[:, None] == number[None])
     logits = Reader().logits(ids, places, mask[None, None])
     labels = torch.cat([F.pad(one[1:], (0, 1), value=-100) for one in DOCUMENTS])
@@ -81,10 +81,10 @@ def test_packed_documents_agree_with_padded_ones(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.answer()
 
 
-def test_packed_documents_that_see_one_another_are_named_at_the_attention(tmp_path: Path) -> None:
+def test_packed_documents_that_see_one_another_are_named_at_the_mask(tmp_path: Path) -> None:
     found = compared(tmp_path, lambda: packed(sees_others=True), padded)
     assert found.exit_code == 1
-    assert any("what may see what" in line for line in lines_named(found)), found.answer()
+    assert any("who may see whom" in line for line in lines_named(found)), found.answer()
 
 
 # -- rays one by one, and all at once -----------------------------------------------------------------------------------

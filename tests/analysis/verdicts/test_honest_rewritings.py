@@ -483,3 +483,84 @@ def test_symmetric_matrices_that_begin_alike_stay_symmetric_when_they_are_distin
         tmp_path, lambda path: preconditioned(path, by_values=True), lambda path: preconditioned(path, by_values=False)
     )
     assert found.exit_code == 0, found.answer()
+
+
+def patched(path: Path, *, by_hand: bool, turned: bool = False) -> None:
+    """Train on images, with a convolution or with a product of their patches, its weights in a matrix.
+
+    Args:
+        path: of the dump.
+        by_hand: take the patches and multiply.
+        turned: by mistake the patches are taken column by column.
+    """
+    first, last = nn.Conv2d(2, 5, 3, padding=1), nn.Linear(5, 2)
+    weight = nn.Parameter(first.weight.detach().permute(2, 3, 1, 0).flatten(0, 2).clone())
+    parameters = [weight if by_hand else first.weight, first.bias, *last.parameters()]
+    optimizer = torch.optim.AdamW([one for one in parameters if one is not None], lr=0.01)
+    images = torch.randn(2, 4, 6, 6, 2)
+    with DumpMode(DumpConfig(path=str(path), data="tensor")) as dump:
+        for batch in images:
+            if by_hand:
+                wide = F.pad(batch, (0, 0, 1, 1, 1, 1))
+                taps = [(j, i) if turned else (i, j) for i in range(3) for j in range(3)]
+                made = torch.cat([wide[:, i : i + 6, j : j + 6] for i, j in taps], -1) @ weight + first.bias
+            else:
+                made = first(batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            last(made.tanh().mean((1, 2))).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_weights_of_a_convolution_that_are_kept_as_a_matrix_are_the_same(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: patched(path, by_hand=True), lambda path: patched(path, by_hand=False))
+    assert found.exit_code == 0, found.answer()
+
+
+def test_a_matrix_of_a_convolution_that_meets_other_patches_is_a_difference(tmp_path: Path) -> None:
+    target = lambda path: patched(path, by_hand=True, turned=True)  # noqa: E731
+    found = both(tmp_path, target, lambda path: patched(path, by_hand=False))
+    assert found.exit_code == 1, found.answer()
+
+
+def decoded(path: Path, *, in_place: bool, anew: bool = False) -> None:
+    """Read words one by one with a cache of keys, and queries and keys that are turned by their places.
+
+    Args:
+        path: of the dump.
+        in_place: the cache is as large as it will be, and written in place.
+        anew: by mistake each word stands at place 0.
+    """
+    query, key, value = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
+    words = torch.randn(2, 5, SIZE)
+    angles = torch.logspace(0, -1, SIZE // 2)
+
+    def turned(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        angle = place[:, None] * angles
+        left, right = x.chunk(2, -1)
+        return torch.cat([left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], -1)
+
+    with DumpMode(DumpConfig(path=str(path), data="tensor")) as dump, torch.no_grad():
+        keys, values = (torch.zeros(2, 5 if in_place else 0, SIZE) for _ in range(2))
+        for at in range(5):
+            word, place = words[:, at : at + 1], torch.tensor([at])
+            if anew:
+                place = place - at
+            new = turned(key(word), place), value(word)
+            if in_place:
+                keys[:, at : at + 1], values[:, at : at + 1] = new
+                known = keys[:, : at + 1], values[:, : at + 1]
+            else:
+                known = keys, values = torch.cat([keys, new[0]], 1), torch.cat([values, new[1]], 1)
+            scores = turned(query(word), place) @ known[0].mT
+            dump.save(f"word {at}", scores.softmax(-1) @ known[1])
+        dump.step()
+
+
+def test_a_place_that_begins_anew_is_named_where_it_is_read(tmp_path: Path) -> None:
+    """Angles of place 0 are zeros, and a rotation by them changes nothing: both are known from the first word."""
+    target = lambda path: decoded(path, in_place=True, anew=True)  # noqa: E731
+    found = both(tmp_path, target, lambda path: decoded(path, in_place=False))
+    assert found.exit_code == 1
+    assert found.cause is not None
+    assert found.cause.text.startswith("it reads Aten.sub."), found.answer()
