@@ -4,8 +4,9 @@ Theory of operation
     Memory with the same initial contents on both sides belongs together; if several have them (zeros, copies), those
     with the same final contents. Memory that the step reads later may be a bucket or a staging buffer: it counts only
     if the same amount of the other side's memory had these initial contents and was written too. An update may be too
-    small to show beside the old contents, so the changes are compared. If the other side wrote no such memory, it may
-    have allocated the result (`kept.py`); then the contents of the old memory are no end.
+    small to show beside the old contents, so the changes are compared. Memory that begins otherwise on both sides and
+    is changed by the same is the same in another form. If the other side wrote no such memory, it may have allocated
+    the result (`kept.py`); then the contents of the old memory are no end.
 """
 
 from __future__ import annotations
@@ -44,9 +45,34 @@ class LeftEnds:
                 groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
+        self._begun = tuple(
+            {side.numbers.get(value.id) for value in side.sources.values() if side.flow.writer(value) is None}
+            for side in sides
+        )
+        self._leave_out_moved_alike()
         if self.odd[0] and self.odd[1]:  # they may be the same memory with other initial contents
             one, other = ([replace(end, is_alone=False) for end in side] for side in self.odd)
             self.odd = one, other
+
+    def _leave_out_moved_alike(self) -> None:
+        """Leave out memory of both sides that began with contents of its own and was changed by the same.
+
+        A port may keep a weight in another form: less one, where its layer adds one.
+        """
+        for end in list(self.odd[0]):
+            like = next((other for other in self.odd[1] if self._are_moved_alike(end, other)), None)
+            if like is not None:
+                self.odd[0].remove(end)
+                self.odd[1].remove(like)
+
+    def _are_moved_alike(self, end: End, other: End) -> bool:
+        if end.buffer is None or other.buffer is None or not (end.is_changed and other.is_changed):
+            return False
+        began = self._sides[0].began(end.buffer), self._sides[1].began(other.buffer)
+        if began[0] in self._begun[1] or began[1] in self._begun[0]:
+            return False
+        changes = self._sides[0].changes.get(end.buffer.id), self._sides[1].changes.get(other.buffer.id)
+        return changes[0] is not None and changes[1] is not None and is_same(changes[0], changes[1])
 
     def _as_there(self, side: int, ends: Sequence[End], others: Sequence[End]) -> list[End]:
         """Return the ends of a side; for long tensors the whole if the other side has it too, else the parts."""

@@ -564,3 +564,33 @@ def test_a_place_that_begins_anew_is_named_where_it_is_read(tmp_path: Path) -> N
     assert found.exit_code == 1
     assert found.cause is not None
     assert found.cause.text.startswith("it reads Aten.sub."), found.answer()
+
+
+def normed(path: Path, *, adds_one: bool, rate: float = 0.05, decay: float = 0.0) -> None:
+    """Train with a norm whose weight is kept as it is, or less the one that the layer adds."""
+    weight = nn.Parameter(torch.linspace(0.5, 1.75, SIZE) - (1 if adds_one else 0))
+    last = nn.Linear(SIZE, 3)
+    optimizer = torch.optim.AdamW([weight, *last.parameters()], lr=rate, weight_decay=decay)
+    x, labels = torch.randn(2, 5, SIZE), torch.randint(3, (2, 5))
+    with DumpMode(DumpConfig(path=str(path), data="tensor")) as dump:
+        for k in range(2):
+            scale = 1 + weight if adds_one else weight
+            y = last(x[k] * x[k].square().mean(-1, keepdim=True).rsqrt() * scale)
+            F.cross_entropy(y, labels[k]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
+def test_a_weight_that_is_kept_less_one_is_changed_by_the_same(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: normed(path, adds_one=True), lambda path: normed(path, adds_one=False))
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("mistake", [{"rate": 0.06}, {"decay": 0.1}], ids=str)
+def test_a_weight_that_is_kept_less_one_and_changed_by_more_differs(tmp_path: Path, mistake: dict[str, float]) -> None:
+    """To decay it to zero is to decay the other to one."""
+    target = lambda path: normed(path, adds_one=True, **mistake)  # noqa: E731
+    decay = mistake.get("decay", 0.0)
+    found = both(tmp_path, target, lambda path: normed(path, adds_one=False, decay=decay))
+    assert found.exit_code == 1, found.answer()
