@@ -18,7 +18,7 @@ from ..cone.cone import Cone, cone_of, made_of_nothing, written_parts
 from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
-from ..flow.argument_differences import argument_differences
+from ..flow.argument_differences import ArgumentDifference, argument_differences
 from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import ProgramPlace, place_of
 from ..signatures.signature import is_equal
@@ -26,6 +26,7 @@ from ..sources.stand_ins import Sources
 from .other_layout import FORWARD
 from .state_names import StateNames
 
+_SIZES: Final = frozenset(("size", "shape", "sizes", "input_sizes", "self_sizes", "normalized_shape"))
 _OF_ONE_PROGRAM: Final = 0.3  # the share of one side's lines that make the same calls on the other side
 
 
@@ -284,9 +285,16 @@ class Candidates:
         return self._sides[side].numbers.get(value.id) not in self._sides[1 - side].holders
 
 
+def asked_otherwise(target: Call, baseline: Call) -> list[ArgumentDifference]:
+    """Return the arguments, other than dtypes, that differ, and not as there are more or fewer elements."""
+    found = [one for one in argument_differences(target, baseline) if one.dtypes is None]
+    counts = [sum(value.numel for _, value in call.input_values()) for call in (target, baseline)]
+    return [one for one in found if one.name not in _SIZES or counts[0] == counts[1]]
+
+
 def are_asked_otherwise(target: Call, baseline: Call) -> bool:
-    """Return True if two calls get different arguments, other than dtypes."""
-    return any(one.dtypes is None for one in argument_differences(target, baseline))
+    """Return True if two calls get different arguments, other than dtypes and sizes that follow from their tensors."""
+    return bool(asked_otherwise(target, baseline))
 
 
 def _makes_integers(call: Call) -> bool:

@@ -21,7 +21,7 @@ from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
 from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
-from .candidates import Candidates, are_asked_otherwise
+from .candidates import Candidates, are_asked_otherwise, asked_otherwise
 from .corrections import MOST_WORK, Corrections
 from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
@@ -164,7 +164,7 @@ class Causes:
         self._layout = OtherLayout(self._sides, self._ends, odd, self._parts)
         if (lacking := self._layout.lacking_terms(odd)) is not None:
             return _at("gradient", *lacking)
-        odd = self._layout.rest
+        odd = self._without_losses_of_parts(self._layout.rest)
         self.odd, self.cones = odd, self._behind(odd)
         kinds, first_odd = _first_group(odd)
         cones = self._behind(first_odd)
@@ -184,8 +184,20 @@ class Causes:
             cause = replace(cause, text=f"{cause.text}; {name} is left behind otherwise")
         return cause
 
+    def _without_losses_of_parts(self, odd: Odd) -> Odd:
+        """Return ends without the losses, where one side has more of them and what comes of them differs too.
+
+        Losses of parts are no part of the other side's loss: what is made of them shows what is wrong.
+        """
+        counts = [sum(end.kind == "loss" for end in some) for some in self._ends]
+        rest = [end for end in odd[0] if end.kind != "loss"], [end for end in odd[1] if end.kind != "loss"]
+        is_trained = any(end.kind == "gradient" for some in rest for end in some)
+        return rest if counts[0] != counts[1] and is_trained else odd
+
     def may_be_innocent(self, cause: Cause) -> bool:
-        """Return True if something else that lies behind the ends may make them differ."""
+        """Return True if something else behind the ends may make them differ, and all of it can be evaluated."""
+        if not self._sides[0].unproven.keys().isdisjoint(self.cones[0].calls):
+            return False  # what is put right does not come through a call that is not run
         sources = [{value.storage for value in cone.sources.values()} for cone in self.cones]
         return any(len(some) > 1 for some in sources) or any(
             call is not cause.target and call is not cause.baseline and self._is_done_otherwise(side, call)
@@ -241,7 +253,7 @@ class Causes:
         firsts = self._candidates.find(cones, kinds, in_other_order=in_other_order, is_packed=is_packed)
         if firsts[0] is None and firsts[1] is None:
             return self._at_an_end(odd)
-        given = self._given_otherwise(cones) if self.repair is not None and self.repair.is_in_rows else None
+        given = None if self.repair is None else self._given_otherwise(cones, self.repair)
         cause = given or self._behind_the_cut(cones, firsts[0], firsts[1])
         if whole is not None or (cause.kind == "region" and self._is_of_views(cause)):
             corrected = self._corrected(whole or cones, odd, cause)
@@ -250,15 +262,17 @@ class Causes:
         repaired = [] if self.repair is None else self.repair.found
         return self._with_last(cause, repaired[-1][0], repaired[-1][1].value) if repaired else cause
 
-    def _given_otherwise(self, cones: tuple[Cone, Cone]) -> Cause | None:
-        """Return the cause where the first call that computes with integers or a mask of its own side was given others.
+    def _given_otherwise(self, cones: tuple[Cone, Cone], repair: Repair) -> Cause | None:
+        """Return the cause where rows lie in other places, and a call was given other places, labels or another mask.
 
-        What is computed before has the same rows on both sides, so the places or the mask are what differs. Calls that
-        both programs make at one place, such as a negation, pass on what they are given.
+        That is the first call that computes with integers of its own side: what is computed before has the same rows on
+        both sides. Calls that both programs make at one place, such as a negation, pass on what they are given.
         """
         for _, call in sorted(cones[0].calls.items()):
             pair = self._pairs[0].get(call.id)
             if pair is None or not any(value.is_floating for _, value in self._sides[0].flow.results(call)):
+                continue
+            if not (repair.is_in_rows or repair.is_given_same_rows(call)):
                 continue
             theirs = dict(self._sides[1].flow.reads(pair.baseline))
             for slot, value in self._sides[0].flow.reads(call):
@@ -306,7 +320,7 @@ class Causes:
         if not asked and (end := next((end for end in odd[0] if (end.kind, end.name) in named), None)) is not None:
             asked = [(end.value, Like(named[end.kind, end.name].value), f"{end.name} agrees")]
         for value, like, what in asked:
-            behind = repair.behind(value, like.value) if repair.found else cones
+            behind = repair.behind(value, like) if repair.found else cones
             given = repair.region(behind, value, like)
             if given is None:
                 continue
@@ -390,7 +404,11 @@ class Causes:
         return None
 
     def _behind_the_cut(self, cones: tuple[Cone, Cone], first: Call | None, other: Call | None) -> Cause:
-        pair = self._reading_otherwise(first, other) or self._with_other_arguments(first, other)
+        pair = (
+            self._reading_otherwise(cones[0].first, cones[1].first)
+            or self._reading_otherwise(first, other)
+            or self._with_other_arguments(first, other)
+        )
         if pair is not None:
             return self._same_op(*pair)
         alone = [self._candidates.is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
@@ -504,8 +522,7 @@ class Causes:
 
     def _same_op(self, first: Call, other: Call) -> Cause:
         """Return how two calls of one op differ: arguments, sources, random draws, wiring, dtype."""
-        differences = argument_differences(first, other)
-        numbers = [difference for difference in differences if difference.dtypes is None]
+        numbers = asked_otherwise(first, other)
         if numbers:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
@@ -672,8 +689,10 @@ class Causes:
                 return pair.target, pair.baseline
             both = [(value, there[slot]) for slot, value in read.items() if slot in there]
             both = [(one, two) for one, two in both if self._sides[0].number_of(one) != self._sides[1].number_of(two)]
+            both = [(one, two) for one, two in both if not self._is_part(one, two)]
             behind = [self._pair_that_made(*values) for values in both]
-            seen[pair.target.id] = pair, bool(behind) and None not in behind
+            is_of_parts = [value.shape for value in read.values()] != [value.shape for value in there.values()]
+            seen[pair.target.id] = pair, is_of_parts or (bool(behind) and None not in behind)
             waiting += [one for one in behind if one is not None and one.target.id not in seen]
         outer = (pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner)
         found = next((pair for pair in outer if self._sides[0].flow.reads(pair.target)), None)  # and is no table

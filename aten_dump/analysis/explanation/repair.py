@@ -126,6 +126,7 @@ class Repair:
         self._region: Region | None = None  # all that lies behind the ends that are asked for
         self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
         self._same_rows: tuple[set[int], set[int]] = (set(), set())  # numbers of values whose rows lie in other places
+        self._other_rows: tuple[set[int], set[int]] = (set(), set())  # of values that should have these rows
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
 
@@ -138,13 +139,21 @@ class Repair:
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
         """Return the parts of two cones behind the first value that repairs all ends; the same cones if none does."""
         self.found = self._find(cones, odd) if odd[0] and cones[0].calls and cones[1].calls else []
-        narrowed = self.behind(self.found[-1][0], self.found[-1][1].value) if self.found else cones
+        narrowed = self.behind(*self.found[-1]) if self.found else cones
         return narrowed if narrowed[0].calls or narrowed[1].calls else cones
 
     @property
     def is_in_rows(self) -> bool:
         """True if the value that was narrowed to is one of which the baseline has the rows in other places."""
         return bool(self.found) and bool(self.found[-1][1].rows)
+
+    def is_given_same_rows(self, call: Call) -> bool:
+        """Return True if the baseline has all floats that a call of the target reads, some of them in other places."""
+        read = [value for _, value in self.sides[0].flow.reads(call) if value.is_floating and len(value.shape) > 1]
+        numbers = [self.sides[0].numbers.get(value.id, 0) for value in read]
+        held = self.sides[1].holders
+        in_rows = [number in self._same_rows[0] or held.get(number) == [] for number in numbers]
+        return any(in_rows) and all(one or number in held for one, number in zip(in_rows, numbers, strict=True))
 
     @property
     def rows_apart(self) -> str:
@@ -165,15 +174,16 @@ class Repair:
         shown = ", ".join(map(str, rows[:_MOST_ROWS])) + (", ..." if len(rows) > _MOST_ROWS else "")
         return f" in row{'s' if len(rows) > 1 else ''} {shown} of {len(laid)}, counted from 0" if rows else ""
 
-    def behind(self, value: Value, like: Value) -> tuple[Cone, Cone]:
+    def behind(self, value: Value, stands: Like) -> tuple[Cone, Cone]:
         """Return what lies behind a value of the target, and behind what the baseline has there.
 
         What one side has with its dimensions in another order than the other side is right, and lies before the cut.
         """
         one, other = self.sides
+        like = stands.value
         if (value.id, like.id) not in self._behind:
             holders: tuple[Set[int], Set[int]] = other.holders.keys(), one.holders.keys()
-            if value.numel != like.numel:  # what is covered by parts of the other side may be so by the wrong ones
+            if stands.rows:  # what is covered by parts of the other side may be so by the wrong ones
                 holders = self._held_in_rows(0), self._held_in_rows(1)
             cones = cone_of(one, holders[0], [value]), cone_of(other, holders[1], [like])
             known = self._in_other_orders(cones)
@@ -190,7 +200,8 @@ class Repair:
 
     def _held_in_rows(self, side: int) -> set[int]:
         """Return the numbers of a side's values that the other side has as a whole, or in the same arrangement."""
-        return {number for number, held in self.sides[1 - side].holders.items() if held} | self._same_rows[side]
+        whole = {number for number, held in self.sides[1 - side].holders.items() if held}
+        return (whole - self._other_rows[side] - _integers_of(self.sides[side])) | self._same_rows[side]
 
     def _in_other_orders(self, cones: tuple[Cone, Cone]) -> tuple[set[int], set[int]] | None:
         """Return the ids of values of both cones that are the same but for the order of their dimensions."""
@@ -412,18 +423,30 @@ class Repair:
         pairs = [(value, places[1][at]) for at, value in places[0].items() if at in places[1]]
         odd = {value.id: call for call, value in made}
         wanted = [(one, two) for one, two in pairs if one.shape[-1] == two.shape[-1]]
-        if not any(one.shape != two.shape and one.id in odd for one, two in wanted):
+        if not any(one.shape != two.shape or self._may_be_reordered(one, two) for one, two in wanted):
             return
         sums = [self._row_sums(side, {pair[side].id for pair in wanted}) for side in (0, 1)]
         arrangement = Arrangement()
         for value, like in wanted:
             if value.id in sums[0] and like.id in sums[1]:
                 taken = arrangement.take(sums[0][value.id], sums[1][like.id])
-                if taken.is_same:
-                    self._same_rows[0].add(self.sides[0].numbers.get(value.id, 0))
-                    self._same_rows[1].add(self.sides[1].numbers.get(like.id, 0))
-                if taken.rows is not None and value.id in odd and value.shape != like.shape:
+                if taken.is_same or taken.rows is not None:
+                    for side, one in enumerate((value, like)):
+                        known = (self._same_rows if taken.is_same else self._other_rows)[side]
+                        known.update(filter(None, [self.sides[side].numbers.get(one.id)]))
+                is_elsewhere = taken.rows is not None and taken.rows.tolist() != [*range(len(sums[1][like.id].sums))]
+                if taken.rows is not None and value.id in odd and is_elsewhere:
                     yield _Option(odd[value.id], value, [Like(like, rows=tuple(taken.rows.tolist()))])
+
+    def _may_be_reordered(self, value: Value, like: Value) -> bool:
+        """Return True if two values of one shape are not the same, and may have the same elements in other places."""
+        one, other = self.sides[0].signatures.get(value.id), self.sides[1].signatures.get(like.id)
+        return (
+            one is not None
+            and other is not None
+            and self.sides[0].numbers.get(value.id) != self.sides[1].numbers.get(like.id)
+            and abs(one.norm - other.norm) <= _SAME_NORM * one.norm
+        )
 
     def _by_place(self, side: int) -> dict[tuple[Hashable, int], Value]:
         """Return what the calls of a side's forward make of floats, with two dimensions or more, by place and turn."""
@@ -621,6 +644,12 @@ def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Cal
             is_plain = value.is_floating and value.layout_name == "strided"
             if is_plain and value.id in side.signatures and number not in other.holders:
                 yield call, value
+
+
+def _integers_of(side: Evaluation) -> set[int]:
+    """Return the numbers of the integers that the calls of a side make: places and masks of other rows are others."""
+    made = (value for call in side.flow.calls() for _, value in call.output_values() if not value.is_floating)
+    return {side.numbers[value.id] for value in made if value.id in side.numbers}
 
 
 def _function(call: Call) -> str:
