@@ -226,6 +226,8 @@ class Corrections:
                 found = [-item, *([1 / item] if item else ()), 2 * item, item / 2, *zero, 1]
             elif type(item) is int and argument.name in _POSITIONS:
                 found = [item + 1, item - 1, 0]
+                if argument.name == "correction":  # torch prints a warning where as many are left as are taken off
+                    found = [one for one in found if one < _taken_together(place.first)]
             else:
                 continue
             for other in dict.fromkeys(found):
@@ -515,6 +517,12 @@ def _input_of(place: _Place, at: int, here: _Here) -> torch.Tensor | None:
 
 def _fixed(tensor: torch.Tensor, here: _Here) -> torch.Tensor | None:
     return tensor
+
+
+def _taken_together(call: Call) -> int:
+    """Return how many elements of what a call reads make one of its result."""
+    read, made = _tensors(call)[0][1], call.output_values()[0][1]
+    return read.numel // max(1, made.numel)
 
 
 def _op_of(call: Call) -> Any:

@@ -131,7 +131,7 @@ def begins_otherwise(
     names = [StateNames(side.flow) for side in sides]
     found = [dict.fromkeys(names[side].of(value) for value in odd[side]) for side in (0, 1)]
     known = [{names[side].of(value) for value in sides[side].sources.values()} for side in (0, 1)]
-    said = []
+    said, is_resumed = [], True
     for group in _ORDER:
         every = [one for one in {**found[0], **found[1]} if one.group == group]
         for text, some in (
@@ -141,10 +141,14 @@ def begins_otherwise(
         ):
             if some and not (group in _ON_ONE_SIDE and text):
                 said.append(f"{group}{text} ({_listed(some)})")
+                is_resumed = is_resumed and not (
+                    group == "parameters" and text
+                )  # a run that is resumed keeps its names
     if _draws_otherwise(sides):
         said.append("random state")
     if said:
-        yield f"the step does not begin as the baseline's does; not restored, if one was resumed: {'; '.join(said)}"
+        what = "; not restored, if one was resumed" if is_resumed else ""
+        yield f"the step does not begin as the baseline's does{what}: {'; '.join(said)}"
 
 
 def _draws_otherwise(sides: tuple[Evaluation, Evaluation]) -> bool:
