@@ -660,7 +660,8 @@ class Causes:
         for slot, value in self._sides[0].flow.reads(first):
             if slot in theirs:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
-                if numbers[0] != numbers[1] and not self._is_part(value, theirs[slot]):
+                has_rows = self.repair is not None and self.repair.has_same_rows(value)
+                if numbers[0] != numbers[1] and not (has_rows or self._is_part(value, theirs[slot])):
                     made = self._named_on_both(value), self._maker(1, theirs[slot])
                     if self._layout is not None and self._layout.is_reordered(value, theirs[slot]):
                         yield (

@@ -147,6 +147,12 @@ class Repair:
         """True if the value that was narrowed to is one of which the baseline has the rows in other places."""
         return bool(self.found) and bool(self.found[-1][1].rows)
 
+    def has_same_rows(self, value: Value) -> bool:
+        """Return True if a value of the target, or what it shows, has the baseline's rows in other places."""
+        writer = self.sides[0].flow.writer(value)
+        shown = (value,) if writer is None else (value, writer[2])
+        return any(self.sides[0].numbers.get(one.id) in self._same_rows[0] for one in shown)
+
     def is_given_same_rows(self, call: Call) -> bool:
         """Return True if the baseline has all floats that a call of the target reads, some of them in other places."""
         read = [value for _, value in self.sides[0].flow.reads(call) if value.is_floating and len(value.shape) > 1]
