@@ -607,7 +607,7 @@ class Causes:
         """Return the first slot in which what two calls read is apart in some way and no part of one another."""
         theirs = dict(self._sides[1].flow.reads(other))
         for slot, value in self._sides[0].flow.reads(first):
-            if slot in theirs and is_apart(value, theirs[slot]) and not self._is_part(value, theirs[slot]):
+            if slot in theirs and is_apart(value, theirs[slot]) and not self._is_laid_elsewhere(value, theirs[slot]):
                 return slot, value, theirs[slot]
         return None
 
@@ -660,8 +660,7 @@ class Causes:
         for slot, value in self._sides[0].flow.reads(first):
             if slot in theirs:
                 numbers = self._sides[0].number_of(value), self._sides[1].number_of(theirs[slot])
-                has_rows = self.repair is not None and self.repair.has_same_rows(value)
-                if numbers[0] != numbers[1] and not (has_rows or self._is_part(value, theirs[slot])):
+                if numbers[0] != numbers[1] and not self._is_laid_elsewhere(value, theirs[slot]):
                     made = self._named_on_both(value), self._maker(1, theirs[slot])
                     if self._layout is not None and self._layout.is_reordered(value, theirs[slot]):
                         yield (
@@ -690,7 +689,7 @@ class Causes:
                 return pair.target, pair.baseline
             both = [(value, there[slot]) for slot, value in read.items() if slot in there]
             both = [(one, two) for one, two in both if self._sides[0].number_of(one) != self._sides[1].number_of(two)]
-            both = [(one, two) for one, two in both if not self._is_part(one, two)]
+            both = [(one, two) for one, two in both if not self._is_laid_elsewhere(one, two)]
             behind = [self._pair_that_made(*values) for values in both]
             is_of_parts = [value.shape for value in read.values()] != [value.shape for value in there.values()]
             seen[pair.target.id] = pair, is_of_parts or (bool(behind) and None not in behind)
@@ -721,6 +720,10 @@ class Causes:
         if writer is not None:
             return f"what {writer[0].name} left"
         return f"{name_of(self._sides[side].flow, value)} as it was before the step"
+
+    def _is_laid_elsewhere(self, value: Value, other: Value) -> bool:
+        """Return True if the target has the baseline's rows in other places, or one value is a part of the other."""
+        return (self.repair is not None and self.repair.has_same_rows(value)) or self._is_part(value, other)
 
     def _is_part(self, value: Value, other: Value) -> bool:
         """Return True if one of two values is a part of what the other side has, and that has nothing equal to it."""
