@@ -272,7 +272,7 @@ class Causes:
             pair = self._pairs[0].get(call.id)
             if pair is None or not any(value.is_floating for _, value in self._sides[0].flow.results(call)):
                 continue
-            if not (repair.is_in_rows or repair.is_given_same_rows(call)):
+            if not (repair.is_in_rows or repair.rows.are_given_to(call)):
                 continue
             theirs = dict(self._sides[1].flow.reads(pair.baseline))
             for slot, value in self._sides[0].flow.reads(call):
@@ -723,7 +723,7 @@ class Causes:
 
     def _is_laid_elsewhere(self, value: Value, other: Value) -> bool:
         """Return True if the target has the baseline's rows in other places, or one value is a part of the other."""
-        return (self.repair is not None and self.repair.has_same_rows(value)) or self._is_part(value, other)
+        return (self.repair is not None and self.repair.rows.has(value)) or self._is_part(value, other)
 
     def _is_part(self, value: Value, other: Value) -> bool:
         """Return True if one of two values is a part of what the other side has, and that has nothing equal to it."""

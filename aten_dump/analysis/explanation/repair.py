@@ -15,8 +15,8 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -37,8 +37,9 @@ from ..flow.moving_ops import moves_elements
 from ..pairing.call_keys import place_of
 from ..rerun.run_op import written_ids
 from ..signatures.signature import distance, is_equal, sign
-from .arrangement import Arrangement, RowSums, laid_in_rows
+from .arrangement import laid_in_rows
 from .other_layout import FORWARD
+from .other_rows import OtherRows, ordinals
 from .region import Region, RegionToCorrect, are_alike, can_run
 
 _MOST_RUNS: Final = 24
@@ -95,12 +96,15 @@ class _Option:
 class Repair:
     """Evaluates the target with some of its values replaced.
 
+    It has more than twenty methods: what may be replaced, by what, and how each is asked belong together.
+
     Attributes:
         sides: evaluated.
         contents: of both sides' sources, by id, that were not taken as recorded.
         found: values of the target that repair all ends, each with what the baseline has there: the last one first, and
             the one that was narrowed to last.
         corrects: regions are asked for: no step before differed.
+        rows: values that have the baseline's rows in other places.
     """
 
     corrects = True
@@ -125,8 +129,7 @@ class Repair:
         self._left: float = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs of the whole step
         self._region: Region | None = None  # all that lies behind the ends that are asked for
         self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
-        self._same_rows: tuple[set[int], set[int]] = (set(), set())  # numbers of values whose rows lie in other places
-        self._other_rows: tuple[set[int], set[int]] = (set(), set())  # of values that should have these rows
+        self.rows = OtherRows(sides, self._watch)
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
 
@@ -134,6 +137,7 @@ class Repair:
         """Return what asks the same of other evaluations of both sides, with what was put right."""
         found = copy(self)
         found.sides, found.found, found._behind = sides, [], {}
+        found.rows = OtherRows(sides, found._watch)
         return found
 
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
@@ -146,20 +150,6 @@ class Repair:
     def is_in_rows(self) -> bool:
         """True if the value that was narrowed to is one of which the baseline has the rows in other places."""
         return bool(self.found) and bool(self.found[-1][1].rows)
-
-    def has_same_rows(self, value: Value) -> bool:
-        """Return True if a value of the target, or what it shows, has the baseline's rows in other places."""
-        writer = self.sides[0].flow.writer(value)
-        shown = (value,) if writer is None else (value, writer[2])
-        return any(self.sides[0].numbers.get(one.id) in self._same_rows[0] for one in shown)
-
-    def is_given_same_rows(self, call: Call) -> bool:
-        """Return True if the baseline has all floats that a call of the target reads, some of them in other places."""
-        read = [value for _, value in self.sides[0].flow.reads(call) if value.is_floating and len(value.shape) > 1]
-        numbers = [self.sides[0].numbers.get(value.id, 0) for value in read]
-        held = self.sides[1].holders
-        in_rows = [number in self._same_rows[0] or held.get(number) == [] for number in numbers]
-        return any(in_rows) and all(one or number in held for one, number in zip(in_rows, numbers, strict=True))
 
     @property
     def rows_apart(self) -> str:
@@ -189,8 +179,8 @@ class Repair:
         like = stands.value
         if (value.id, like.id) not in self._behind:
             holders: tuple[Set[int], Set[int]] = other.holders.keys(), one.holders.keys()
-            if stands.rows:  # what is covered by parts of the other side may be so by the wrong ones
-                holders = self._held_in_rows(0), self._held_in_rows(1)
+            if stands.rows:
+                holders = self.rows.known(0), self.rows.known(1)
             cones = cone_of(one, holders[0], [value]), cone_of(other, holders[1], [like])
             known = self._in_other_orders(cones)
             if known:
@@ -203,11 +193,6 @@ class Repair:
                 )
             self._behind[value.id, like.id] = cones
         return self._behind[value.id, like.id]
-
-    def _held_in_rows(self, side: int) -> set[int]:
-        """Return the numbers of a side's values that the other side has as a whole, or in the same arrangement."""
-        whole = {number for number, held in self.sides[1 - side].holders.items() if held}
-        return (whole - self._other_rows[side] - _integers_of(self.sides[side])) | self._same_rows[side]
 
     def _in_other_orders(self, cones: tuple[Cone, Cone]) -> tuple[set[int], set[int]] | None:
         """Return the ids of values of both cones that are the same but for the order of their dimensions."""
@@ -380,7 +365,9 @@ class Repair:
         options = sorted((*self._options(made), *self._turned(cones[0], made[1])), key=lambda option: option.call.id)
         self._region = self._all_behind(cones[0], odd[0])
         if self._region is not None:
-            options = _joined(options, self._in_other_rows(made[0]))
+            calls = {value.id: call for call, value in made[0]}
+            others = ((calls[one.id], one, Like(two, rows=rows)) for one, two, rows in self.rows.find(calls))
+            options = _joined(options, (_Option(call, value, [like]) for call, value, like in others))
         ends = {end.value.id for end in odd[0]}
         options = [option for option in options if option.value.id not in ends]
         likes = {like.value.id: like.value for option in options for like in option.likes}
@@ -406,8 +393,8 @@ class Repair:
         by_size: dict[int, list[tuple[Call, Value]]] = defaultdict(list)
         for call, value in made[1]:
             by_size[value.numel].append((call, value))
-        places = [_ordinals((*place_of(call), value.numel) for call, value in some) for some in made]
-        ops = [_ordinals((call.op, call.phase, value.numel) for call, value in some) for some in made]
+        places = [ordinals((*place_of(call), value.numel) for call, value in some) for some in made]
+        ops = [ordinals((call.op, call.phase, value.numel) for call, value in some) for some in made]
         at_place = {one: value for one, (_, value) in zip(places[1], made[1], strict=True)}
         of_op = {one: value for one, (_, value) in zip(ops[1], made[1], strict=True)}
         found = []
@@ -417,68 +404,6 @@ class Repair:
             likes = list({like.id: like for like in (*likes, *nearest)}.values())
             if likes:
                 found.append(_Option(call, value, [*map(Like, likes), *_in_other_orders(value, likes)]))
-        return found
-
-    def _in_other_rows(self, made: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
-        """Yield values of the target of which the baseline has the rows in other places.
-
-        Args:
-            made: what the target makes that the baseline does not have.
-        """
-        places = [self._by_place(side) for side in (0, 1)]
-        pairs = [(value, places[1][at]) for at, value in places[0].items() if at in places[1]]
-        odd = {value.id: call for call, value in made}
-        wanted = [(one, two) for one, two in pairs if one.shape[-1] == two.shape[-1]]
-        if not any(one.shape != two.shape or self._may_be_reordered(one, two) for one, two in wanted):
-            return
-        sums = [self._row_sums(side, {pair[side].id for pair in wanted}) for side in (0, 1)]
-        arrangement = Arrangement()
-        for value, like in wanted:
-            if value.id in sums[0] and like.id in sums[1]:
-                taken = arrangement.take(sums[0][value.id], sums[1][like.id])
-                if taken.is_same or taken.rows is not None:
-                    for side, one in enumerate((value, like)):
-                        known = (self._same_rows if taken.is_same else self._other_rows)[side]
-                        known.update(filter(None, [self.sides[side].numbers.get(one.id)]))
-                is_elsewhere = taken.rows is not None and taken.rows.tolist() != [*range(len(sums[1][like.id].sums))]
-                if taken.rows is not None and value.id in odd and is_elsewhere:
-                    yield _Option(odd[value.id], value, [Like(like, rows=tuple(taken.rows.tolist()))])
-
-    def _may_be_reordered(self, value: Value, like: Value) -> bool:
-        """Return True if two values of one shape are not the same, and may have the same elements in other places."""
-        one, other = self.sides[0].signatures.get(value.id), self.sides[1].signatures.get(like.id)
-        return (
-            one is not None
-            and other is not None
-            and self.sides[0].numbers.get(value.id) != self.sides[1].numbers.get(like.id)
-            and abs(one.norm - other.norm) <= _SAME_NORM * one.norm
-        )
-
-    def _by_place(self, side: int) -> dict[tuple[Hashable, int], Value]:
-        """Return what the calls of a side's forward make of floats, with two dimensions or more, by place and turn."""
-        flow = self.sides[side].flow
-        made = [
-            (call, value)
-            for call in flow.calls()
-            for _, value in flow.results(call)
-            if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided"
-        ]
-        keys = _ordinals((*place_of(call), value.shape[-1]) for call, value in made)
-        return {key: value for key, (_, value) in zip(keys, made, strict=True)}
-
-    def _row_sums(self, side: int, wanted: Collection[int]) -> dict[int, RowSums]:
-        """Evaluate a side once more, and return what is kept of the rows of some values."""
-        again = Evaluation(self._steps[side], Shared(self.sides[side].numbering), self.contents[side])
-        found: dict[int, RowSums] = {}
-        if side == 0:
-            again.replaced = self._put_right
-
-        def keep(value: Value, tensor: torch.Tensor) -> None:
-            if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
-                found[value.id] = RowSums.of(tensor)
-
-        again.watch_all = keep
-        again.run()
         return found
 
     def _turned(self, cone: Cone, others: Sequence[tuple[Call, Value]]) -> Iterator[_Option]:
@@ -540,10 +465,8 @@ class Repair:
 
     def _kept(self, side: int, wanted: Collection[int]) -> dict[int, torch.Tensor]:
         """Evaluate a side once more, until some values are made or loaded, and return these."""
-        again = Evaluation(self._steps[side], Shared(self.sides[side].numbering), self.contents[side])
+        again = self._anew(side)
         found: dict[int, torch.Tensor] = {}
-        if side == 0:
-            again.replaced = self._put_right
 
         def keep(value: Value, tensor: torch.Tensor) -> None:
             if value.id in wanted:
@@ -562,6 +485,18 @@ class Repair:
         with suppress(_AllMadeError):
             again.run()
         return found
+
+    def _anew(self, side: int) -> Evaluation:
+        """Return an evaluation of a side that was not run, with what was put right."""
+        found = Evaluation(self._steps[side], Shared(self.sides[side].numbering), self.contents[side])
+        found.replaced = self._put_right if side == 0 else {}
+        return found
+
+    def _watch(self, side: int, keep: Callable[[Value, torch.Tensor], None]) -> None:
+        """Evaluate a side once more, and call a function with each value and its tensor."""
+        again = self._anew(side)
+        again.watch_all = keep
+        again.run()
 
     def _repairs(self, value: Value, like: Like, odd: tuple[Sequence[End], Sequence[End]]) -> bool:
         """Return True if all ends come out right with one value in the place of another."""
@@ -652,12 +587,6 @@ def _made(side: Evaluation, cone: Cone, other: Evaluation) -> Iterator[tuple[Cal
                 yield call, value
 
 
-def _integers_of(side: Evaluation) -> set[int]:
-    """Return the numbers of the integers that the calls of a side make: places and masks of other rows are others."""
-    made = (value for call in side.flow.calls() for _, value in call.output_values() if not value.is_floating)
-    return {side.numbers[value.id] for value in made if value.id in side.numbers}
-
-
 def _function(call: Call) -> str:
     """Return the function of the program that makes a call, and whence it was called."""
     return call.where.partition(" in ")[2]
@@ -688,13 +617,3 @@ def _is_turned(value: Value) -> bool:
     """Return True if a tensor does not lie in memory in the order of its dimensions."""
     steps = [step for size, step in zip(value.shape, value.stride, strict=True) if size > 1]
     return any(one < other for one, other in pairwise(steps))
-
-
-def _ordinals(keys: Iterable[Hashable]) -> list[tuple[Hashable, int]]:
-    """Return each key with how often it came before."""
-    counts: Counter[Hashable] = Counter()
-    found = []
-    for key in keys:
-        found.append((key, counts[key]))
-        counts[key] += 1
-    return found
