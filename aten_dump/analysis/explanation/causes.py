@@ -77,7 +77,10 @@ class Causes:
         odd: the ends that differ, and not by how the work is laid out.
         cones: what lies behind these.
         repair: evaluates the target with one of its values replaced; None: what is behind the cut is taken as it is.
+        tells_floats_apart: floats that two calls at one place make otherwise are no other values of the other side.
     """
+
+    tells_floats_apart = True
 
     def __init__(
         self,
@@ -124,6 +127,8 @@ class Causes:
             for slot, value in pair.target.result_values():
                 other = theirs.get(slot)
                 if other is None or value.is_floating != other.is_floating or value.shape != other.shape:
+                    continue
+                if value.is_floating and not self.tells_floats_apart:
                     continue
                 numbers = self._sides[0].numbers.get(value.id), self._sides[1].numbers.get(other.id)
                 if None not in numbers and numbers[0] != numbers[1]:
@@ -457,7 +462,14 @@ class Causes:
                 for at in (0, 1)
                 for _, number in given[at]
             )
-            if given[0] != given[1] and shapes[0] == shapes[1] and are_known:
+            theirs = dict(self._sides[1].flow.reads(pair.baseline))
+            apart = [
+                (value, theirs[slot])
+                for slot, value in self._sides[0].flow.reads(pair.target)
+                if slot in theirs and self._sides[0].number_of(value) != self._sides[1].number_of(theirs[slot])
+            ]
+            is_wired_so = any(self._pair_that_made(*values) is None for values in apart)  # else it began before
+            if given[0] != given[1] and shapes[0] == shapes[1] and are_known and is_wired_so:
                 return pair.target, pair.baseline
         return None
 
@@ -691,8 +703,7 @@ class Causes:
             both = [(one, two) for one, two in both if self._sides[0].number_of(one) != self._sides[1].number_of(two)]
             both = [(one, two) for one, two in both if not self._is_laid_elsewhere(one, two)]
             behind = [self._pair_that_made(*values) for values in both]
-            is_of_parts = [value.shape for value in read.values()] != [value.shape for value in there.values()]
-            seen[pair.target.id] = pair, is_of_parts or (bool(behind) and None not in behind)
+            seen[pair.target.id] = pair, bool(behind) and None not in behind
             waiting += [one for one in behind if one is not None and one.target.id not in seen]
         outer = (pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner)
         found = next((pair for pair in outer if self._sides[0].flow.reads(pair.target)), None)  # and is no table

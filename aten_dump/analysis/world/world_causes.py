@@ -58,6 +58,8 @@ class WorldFound:
 class WorldCauses(Causes):
     """Finds the cause of ends that differ between all ranks of both sides."""
 
+    tells_floats_apart = False  # a rank makes terms of sums, which are known by their numbers
+
     def __init__(self, found: Evaluated, pairs: Sequence[Pair], more: WorldFound) -> None:
         """Prepare to look."""
         super().__init__(found.sides, found.sources, found.ends, pairs)
