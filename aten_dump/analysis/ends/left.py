@@ -57,7 +57,7 @@ class LeftEnds:
     def _leave_out_moved_alike(self) -> None:
         """Leave out memory of both sides that began with contents of its own and was changed by the same.
 
-        A port may keep a weight in another form: less one, where its layer adds one.
+        A port may keep a weight in another form: minus one, where its layer adds one.
         """
         for end in list(self.odd[0]):
             like = next((other for other in self.odd[1] if self._are_moved_alike(end, other)), None)

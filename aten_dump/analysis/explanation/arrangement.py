@@ -57,6 +57,7 @@ class Arrangement:
 
     def __init__(self) -> None:
         self._left: dict[tuple[int, int], torch.Tensor] = {}  # by rows of both sides: bool[rows, rows there]
+        self._chosen: dict[tuple[int, int], torch.Tensor] = {}  # of these, one for each row
 
     def take(self, ours: RowSums, theirs: RowSums) -> Taken:
         """Take what two calls at one place make, in execution order.
@@ -74,11 +75,13 @@ class Arrangement:
         places = alike.any(1) if left is None else left.any(1)  # others are padding
         narrowed = alike if left is None else torch.where(places[:, None], left & alike, alike)
         has_all = bool(places.any()) and bool(narrowed.any(1)[places].all())
-        if has_all:
+        chosen = None
+        if left is not None:
+            chosen = self._chosen[rows] = self._chosen[rows] if rows in self._chosen else _chosen(left)
+        if has_all and (left is None or not torch.equal(left, narrowed)):
             self._left[rows] = narrowed
-        if left is None:
-            return Taken(bool(places.all()), None)
-        return Taken(has_all, _chosen(left))
+            self._chosen.pop(rows, None)
+        return Taken(bool(places.all()) if left is None else has_all, chosen)
 
 
 def _chosen(left: torch.Tensor) -> torch.Tensor:

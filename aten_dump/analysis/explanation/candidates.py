@@ -286,7 +286,7 @@ class Candidates:
 
 
 def asked_otherwise(target: Call, baseline: Call) -> list[ArgumentDifference]:
-    """Return the arguments, other than dtypes, that differ, and not as there are more or fewer elements."""
+    """Return the arguments that differ: no dtypes, and no sizes if the calls read unequal numbers of elements."""
     found = [one for one in argument_differences(target, baseline) if one.dtypes is None]
     counts = [sum(value.numel for _, value in call.input_values()) for call in (target, baseline)]
     return [one for one in found if one.name not in _SIZES or counts[0] == counts[1]]

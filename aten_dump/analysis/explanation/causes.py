@@ -202,7 +202,7 @@ class Causes:
     def may_be_innocent(self, cause: Cause) -> bool:
         """Return True if something else behind the ends may make them differ, and all of it can be evaluated."""
         if not self._sides[0].unproven.keys().isdisjoint(self.cones[0].calls):
-            return False  # what is put right does not come through a call that is not run
+            return False  # a corrected value does not reach the ends through a call that is not run
         sources = [{value.storage for value in cone.sources.values()} for cone in self.cones]
         return any(len(some) > 1 for some in sources) or any(
             call is not cause.target and call is not cause.baseline and self._is_done_otherwise(side, call)

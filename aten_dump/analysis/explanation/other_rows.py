@@ -26,29 +26,24 @@ Watch = Callable[[int, Callable[[Value, torch.Tensor], None]], None]
 class OtherRows:
     """Finds the rows of both sides, and remembers which values have them."""
 
-    def __init__(self, sides: tuple[Evaluation, Evaluation], watch: Watch) -> None:
-        """Prepare to look.
-
-        Args:
-            sides: evaluated.
-            watch: evaluates a side once more, and calls a function with each value and its tensor.
-        """
+    def __init__(self, sides: tuple[Evaluation, Evaluation]) -> None:
+        """Take both sides, evaluated."""
         self._sides = sides
-        self._watch = watch
         self._same: tuple[set[int], set[int]] = (set(), set())  # numbers of values whose rows lie in other places
         self._other: tuple[set[int], set[int]] = (set(), set())  # of values that should have these rows
 
-    def find(self, odd: Container[int]) -> Iterator[tuple[Value, Value, tuple[int, ...]]]:
+    def find(self, odd: Container[int], watch: Watch) -> Iterator[tuple[Value, Value, tuple[int, ...]]]:
         """Yield values of the target, what the baseline has there, and which of its rows should stand in the target's.
 
         Args:
             odd: the ids of the values that are asked for.
+            watch: evaluates a side once more, and calls a function with each value and its tensor.
         """
         places = [_by_place(side) for side in self._sides]
         pairs = [(value, places[1][at]) for at, value in places[0].items() if at in places[1]]
         if not any(one.shape != two.shape or self._may_be_reordered(one, two) for one, two in pairs):
             return
-        sums = [self._sums_of(side, {pair[side].id for pair in pairs}) for side in (0, 1)]
+        sums = [_sums_of(side, {pair[side].id for pair in pairs}, watch) for side in (0, 1)]
         arrangement = Arrangement()
         for value, like in pairs:
             if value.id not in sums[0] or like.id not in sums[1]:
@@ -73,17 +68,6 @@ class OtherRows:
             and abs(one.norm - other.norm) <= _SAME_NORM * one.norm
         )
 
-    def _sums_of(self, side: int, wanted: Container[int]) -> Mapping[int, RowSums]:
-        """Evaluate a side once more, and return what is kept of the rows of some values, by id."""
-        found: dict[int, RowSums] = {}
-
-        def keep(value: Value, tensor: torch.Tensor) -> None:
-            if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
-                found[value.id] = RowSums.of(tensor)
-
-        self._watch(side, keep)
-        return found
-
     def has(self, value: Value) -> bool:
         """Return True if a value of the target, or what it shows, has the baseline's rows in other places."""
         writer = self._sides[0].flow.writer(value)
@@ -106,6 +90,18 @@ class OtherRows:
         """
         whole = {number for number, held in self._sides[1 - side].holders.items() if held}
         return (whole - self._other[side] - _integers_of(self._sides[side])) | self._same[side]
+
+
+def _sums_of(side: int, wanted: Container[int], watch: Watch) -> Mapping[int, RowSums]:
+    """Evaluate a side once more, and return what is kept of the rows of some values, by id."""
+    found: dict[int, RowSums] = {}
+
+    def keep(value: Value, tensor: torch.Tensor) -> None:
+        if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
+            found[value.id] = RowSums.of(tensor)
+
+    watch(side, keep)
+    return found
 
 
 def _by_place(side: Evaluation) -> dict[tuple[Hashable, int], Value]:

@@ -242,7 +242,8 @@ class _Made:
             self.wholes[moment] = whole
         elif value.storage and tensor.layout is torch.strided and tensor.stride() == value.stride:
             known = self.wholes.get(moment)
-            if known is None or _reach(known[0]) < _reach(value):
+            # What expand repeats reaches no farther.
+            if known is None or reach(known[0].shape, known[0].stride) < reach(value.shape, value.stride):
                 self.wholes[moment] = value, tensor
 
     def find(self, value: Value) -> torch.Tensor | None:
@@ -292,11 +293,6 @@ def _laid_over(value: Value, whole: Value, tensor: torch.Tensor) -> torch.Tensor
     if not is_alike or first < 0 or first + reach(value.shape, value.stride) > reach(whole.shape, whole.stride):
         return None
     return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + first)
-
-
-def _reach(value: Value) -> int:
-    """Return over how many elements of its memory a value reaches; what expand repeats counts once."""
-    return reach(value.shape, value.stride)
 
 
 def _is_level(tensor: torch.Tensor) -> bool:

@@ -129,7 +129,7 @@ class Repair:
         self._left: float = min(_MOST_RUNS, _MOST_CALLS // max(1, len(steps[0].plans)))  # runs of the whole step
         self._region: Region | None = None  # all that lies behind the ends that are asked for
         self._behind: dict[tuple[int, int], tuple[Cone, Cone]] = {}  # by two values, those that they were asked of
-        self.rows = OtherRows(sides, self._watch)
+        self.rows = OtherRows(sides)
         self._held: dict[int, torch.Tensor] = {}  # what the baseline's values are
         self._put_right: dict[int, tuple[torch.Tensor, int]] = {}  # values of the target that were replaced for good
 
@@ -137,7 +137,7 @@ class Repair:
         """Return what asks the same of other evaluations of both sides, with what was put right."""
         found = copy(self)
         found.sides, found.found, found._behind = sides, [], {}
-        found.rows = OtherRows(sides, found._watch)
+        found.rows = OtherRows(sides)
         return found
 
     def narrow(self, cones: tuple[Cone, Cone], odd: tuple[Sequence[End], Sequence[End]]) -> tuple[Cone, Cone]:
@@ -366,7 +366,9 @@ class Repair:
         self._region = self._all_behind(cones[0], odd[0])
         if self._region is not None:
             calls = {value.id: call for call, value in made[0]}
-            others = ((calls[one.id], one, Like(two, rows=rows)) for one, two, rows in self.rows.find(calls))
+            others = (
+                (calls[one.id], one, Like(two, rows=rows)) for one, two, rows in self.rows.find(calls, self._watch)
+            )
             options = _joined(options, (_Option(call, value, [like]) for call, value, like in others))
         ends = {end.value.id for end in odd[0]}
         options = [option for option in options if option.value.id not in ends]
