@@ -42,6 +42,7 @@ from .numbers_in_python import COMPUTED, NearCall, NumbersInPython
 from .plan import CallPlan, Key, plan_of
 
 Chooser = Literal["target", "baseline", "float64"]
+_INFINITE: Final = 1e9  # whole numbers from there on mean infinity, as in masks
 JITTER: Final = 1e-12  # relative; far above rounding in float64, far below what a program rounds to
 _ROUNDING: Final = 1e-14  # relative; of float64, after some sums
 _UPDATES_SCALE: Final = "_amp_update_scale_"
@@ -364,7 +365,10 @@ class Evaluation:
             self.holders.setdefault(number, [])
 
     def noise_beside(self, moved: Evaluation) -> dict[int, float]:
-        """Return how far rounding moves each value, by id, as a second evaluation with `jitter` shows."""
+        """Return how far rounding moves each value, by id, as a second evaluation with `jitter` shows.
+
+        It is infinite where an element is finite in one of them alone: that shows nothing of the others.
+        """
         found = {}
         for number, one in self.signatures.items():
             other = moved.signatures.get(number)
@@ -828,12 +832,14 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 
 
 def _move(tensor: torch.Tensor, jitter: float, exact: float, generator: torch.Generator) -> None:
-    """Move elements by a fraction of themselves, except whole numbers that their dtype holds exactly.
+    """Move elements by a fraction of themselves, except whole numbers that their dtype holds exactly, or that are huge.
 
-    Rounding does not change a mask of zeros and ones. Moving it would uncover what it hides.
+    Rounding does not change a mask of zeros and ones, nor the -1e30 of another one. Moving it would uncover what it
+    hides, or part it from its own maximum.
     """
     kept = once(tensor)
-    is_whole = (kept == kept.round()) & (kept.abs() <= exact)
+    size = kept.abs()
+    is_whole = (kept == kept.round()) & ((size <= exact) | (size >= _INFINITE))
     kept.mul_(1 + jitter * torch.randn(kept.shape, dtype=kept.dtype, generator=generator).masked_fill_(is_whole, 0))
 
 

@@ -38,6 +38,7 @@ from ..evaluation.numbers_in_python import COMPUTED, NearCall, is_near
 from ..flow.data_flow import DataFlow
 from ..parts.blocks import Covered
 from ..parts.parts import PartsFound, are_of_other_shapes, may_be_in_parts
+from ..signatures.signature import Signature
 from ..sources.alike_sources import alike_sources, are_made_alike, reads_the_same
 from ..sources.batch_order import BatchOrder, batch_order, is_met
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
@@ -303,6 +304,8 @@ def _with_ends(
     if all(_is_lost(sides[side], end) for side in (0, 1) for end in odd[side]):
         unknown = (*unknown, *dict.fromkeys(f"{end.name}, of which nothing is finite" for end in odd[0] or odd[1]))
         odd = [], []
+    elif vague := _unknown(odd, sides):
+        odd, unknown = ([], []), (*unknown, *vague)
     if unseen := _behind_unseen(odd, sides):
         odd, unknown = ([], []), (*unknown, *unseen)
     near = [one for one in sides[1].near if is_near(one, sides[0].signatures, sides[1].signatures)]
@@ -314,6 +317,8 @@ def _with_ends(
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)
     odd = of_sizes(more[0], more[1]), of_sizes(more[1], more[0])
+    if vague := _unknown(odd, sides):
+        odd, unknown = ([], []), (*unknown, *vague)
     unclear = [end for side in (0, 1) for end in more[side] if _goes_on(sides, side, end, [*ends[0], *ends[1]])]
     return Evaluated(sides, sources, ends, odd, steps, [] if any(odd) else unclear, unknown, near, notes=notes)
 
@@ -409,10 +414,22 @@ def _of_one_side(sides: tuple[Evaluation, Evaluation], alone: tuple[list[End], l
 
 def _is_lost(evaluation: Evaluation, end: End) -> bool:
     """Return True if no element of an end is finite: two such ends cannot be compared."""
-    found = evaluation.signatures.get(end.value.id)
-    if end.buffer is not None:
-        found = evaluation.left_as(end.buffer)
+    found = _signature_of(evaluation, end)
     return found is not None and found.has_no_contents
+
+
+def _signature_of(evaluation: Evaluation, end: End) -> Signature | None:
+    return evaluation.signatures.get(end.value.id) if end.buffer is None else evaluation.left_as(end.buffer)
+
+
+def _unknown(odd: tuple[list[End], list[End]], sides: tuple[Evaluation, Evaluation]) -> list[str]:
+    """Return a sentence for each end if rounding alone decides what all of them are."""
+    ends = [(end, sides[side]) for side in (0, 1) for end in odd[side]]
+    known = ((end, _signature_of(side, end)) for end, side in ends)
+    found = {(end.kind, end.name) for end, signature in known if signature is not None and signature.is_unknown}
+    names = dict.fromkeys(end.name for end, _ in ends)
+    is_all = all((end.kind, end.name) in found for end, _ in ends)
+    return [f"{name}, of which rounding alone decides what it is" for name in names] if is_all else []
 
 
 def _goes_on(sides: tuple[Evaluation, Evaluation], side: int, end: End, known: list[End]) -> bool:

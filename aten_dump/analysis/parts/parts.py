@@ -23,6 +23,7 @@ from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..pairing.call_keys import ProgramPlace, place_of
+from ..signatures.signature import Signature
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 from .relaid import Relaid, RelaidValues
 
@@ -254,7 +255,7 @@ class PartsFound:
         wholes = Blocks(self._rows[0][way.whole]), Blocks(self._rows[1][way.whole])
         for side in (0, 1):
             for id, part in self._rows[side][way.part].items():
-                if self._sides[side].numbers.get(id) in self._wholes[side]:
+                if self._sides[side].numbers.get(id) in self._wholes[side] or self._is_unknown(side, id):
                     continue
                 known, noise = self.places[side].get(id, []), self._noise(side, id)
                 found = wholes[1 - side].find(part, noise)
@@ -340,10 +341,18 @@ class PartsFound:
 
     def _noise(self, side: int, number: int) -> float:
         """Return how far rounding may move a value, by id."""
+        return max((one.noise for one in self._signatures(side, number)), default=0.0)
+
+    def _is_unknown(self, side: int, number: int) -> bool:
+        """Return True if rounding moves so much of a value, by id, that it might be anything."""
+        return any(one.is_unknown for one in self._signatures(side, number))
+
+    def _signatures(self, side: int, number: int) -> list[Signature]:
+        """Return the signatures of a value, by id, and of what its writer left."""
         evaluation = self._sides[side]
         writer = evaluation.flow.writer(self._value(side, number))
         known = (number, *(() if writer is None else (writer[2].id,)))
-        return max((evaluation.signatures[one].noise for one in known if one in evaluation.signatures), default=0.0)
+        return [evaluation.signatures[one] for one in known if one in evaluation.signatures]
 
     def _let_have(self, side: int, numbers: Sequence[int]) -> None:
         for number in numbers:

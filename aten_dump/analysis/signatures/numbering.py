@@ -12,15 +12,10 @@ Theory of operation
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Hashable
-from typing import Final
 
-from .signature import TOLERANCE, Signature, is_same
-
-_VAGUE: Final = 0.3  # of the norm: noise beyond which a value has no digits
-_NOTHING: Final = 1e-6  # of an element: noise of sums that cancel is far smaller
+from .signature import TOLERANCE, VAGUE, Signature, is_same
 
 
 class Numbering:
@@ -37,9 +32,9 @@ class Numbering:
         """Return the number of a signature, a new one if none is the same."""
         if signature.has_no_contents:
             return self.new()
-        if signature.noise > _VAGUE * signature.norm:
+        if signature.noise > VAGUE * signature.norm:
             zero = Signature(signature.numel, 0.0, 0.0, 0.0, 0)
-            if signature.noise > _NOTHING * math.sqrt(signature.numel):
+            if signature.is_unknown:
                 return self.number(zero) if signature.contents == zero.contents else self.new()
             noise, found = self._nothing.get(signature.numel) or (0.0, self.number(zero))
             self._nothing[signature.numel] = max(noise, signature.noise), found

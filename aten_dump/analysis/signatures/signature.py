@@ -29,6 +29,8 @@ TOLERANCE: Final = 2e-6  # relative; of norm and projections
 UNDEFINED: Final = -1  # instead of the count of elements that are not finite: nothing ever wrote them
 _EXACT: Final = 1e-10  # relative; of norm and projections, of what no constant in float32 has moved
 RECORDED: Final = 1e-5  # relative L2 of what was recorded to what float64 makes
+VAGUE: Final = 0.3  # of the norm: noise beyond which a value has no digits
+_NOTHING: Final = 1e-6  # of an element: noise of sums that cancel is far smaller
 _HUGE: Final = 1013.0  # elements from which on asinh is taken
 _WIDTH: Final = 1024
 _CHUNK: Final = 1 << 18  # elements that are taken to float64 at a time
@@ -48,6 +50,11 @@ class Signature(NamedTuple):
     def has_no_contents(self) -> bool:
         """True if no element is finite: such values cannot be distinguished."""
         return 0 < self.numel == self.nonfinite
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if rounding moves so much of it, and not only of what cancels to nothing, that no digit is known."""
+        return self.noise > max(VAGUE * self.norm, _NOTHING * math.sqrt(self.numel))
 
     @property
     def contents(self) -> tuple[int, float, float, float, int]:

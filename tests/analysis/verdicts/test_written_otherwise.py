@@ -633,3 +633,67 @@ def test_the_distance_of_unit_vectors_is_their_cosine(tmp_path: Path) -> None:
 def test_another_distance_than_that_of_unit_vectors_is_found(wrong: dict[str, Any], tmp_path: Path) -> None:
     found = compared(tmp_path, lambda m: alike(m, "distance", **wrong), lambda m: alike(m, "cosine"), "a", "b")
     assert found.exit_code == 1, found.answer()
+
+
+# -- numbers that mean infinity -------------------------------------------------------------------------------------
+
+HIDDEN = -1e30
+HIDES = torch.arange(8) < 2 * torch.arange(4)[:, None]  # all of a block, and then of the next
+
+
+def in_blocks(model: nn.ModuleDict, *, rescales: bool = True) -> Tensor:
+    """Attention of four queries to eight keys, two keys at a time, with a running maximum."""
+    query, keys = model["a"](seeded(4, 8)), model["b"](seeded(8, 8, seed=1)).cumsum(0)
+    most, total, found = query.new_full((4, 1), HIDDEN), torch.zeros(4, 1), torch.zeros(4, 4)
+    for at in range(0, 8, 2):
+        is_hidden = HIDES[:, at : at + 2]
+        scores = (query @ keys[at : at + 2].T).masked_fill(is_hidden, HIDDEN)
+        now = torch.maximum(most, scores.amax(-1, keepdim=True))
+        raised = (scores - now).exp() * ~is_hidden
+        total = total * (most - now).exp() + raised.sum(-1, keepdim=True)
+        found = (found * (most - now).exp() if rescales else found) + raised @ keys[at : at + 2]
+        most = now
+    return (found / total * torch.arange(16.0).view(4, 4)).square().sum()
+
+
+def at_once(model: nn.ModuleDict) -> Tensor:
+    query, keys = model["a"](seeded(4, 8)), model["b"](seeded(8, 8, seed=1)).cumsum(0)
+    scores = (query @ keys.T).masked_fill(HIDES, -torch.inf)
+    return (scores.softmax(-1) @ keys * torch.arange(16.0).view(4, 4)).square().sum()
+
+
+def test_a_running_maximum_of_hidden_scores_agrees(tmp_path: Path) -> None:
+    found = compared(tmp_path, in_blocks, at_once, "a", "b")
+    assert found.exit_code == 0, found.answer()
+
+
+def test_hidden_scores_do_not_make_everything_rounding(tmp_path: Path) -> None:
+    found = compared(tmp_path, lambda model: in_blocks(model, rescales=False), at_once, "a", "b")
+    assert found.exit_code == 1, found.answer()
+    assert found.cause is not None and "goes through aten::mul with Aten.exp" in found.cause.text
+
+
+def overflowing(model: nn.ModuleDict, more: float) -> Tensor:
+    """A loss with 0 times a number of which rounding decides whether it overflows."""
+    twice = model["a"](seeded(2, 8)).square().mean() + 0.1
+    apart = (twice * 2 - twice - twice) * 1e18
+    return twice + (apart.square().exp() * 0 + more).detach()
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_what_rounding_alone_makes_infinite_is_not_called_the_same(trains: bool, tmp_path: Path) -> None:
+    """Nothing is known of it, and that is said; the same program agrees with itself."""
+
+    def run(more: float) -> None:
+        loss = overflowing(layers("a"), more)
+        if trains:
+            loss.backward()
+
+    one, same, other = (
+        record(tmp_path / name, lambda step, more=more: run(more))
+        for name, more in (("one", 1.0), ("same", 1.0), ("other", 2.0))
+    )
+    assert compare(one, same).exit_code == 0
+    found = compare(other, one)
+    assert found.exit_code == 2, found.answer()
+    assert "of which rounding alone decides what it is" in found.answer()
