@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from ...dump import Call, Value
@@ -35,6 +35,8 @@ from .unwritten import unwritten
 
 Odd = tuple[Sequence[End], Sequence[End]]
 _MOST_NAMED: Final = 3
+_MOST_FIRST: Final = 2  # regions that are asked before the whole one
+_OF_FIRST: Final = 0.5  # of the work that is left, for one of them
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
     "gradient": "gradient",
@@ -171,7 +173,7 @@ class Causes:
             return _at("gradient", *lacking)
         odd = self._without_losses_of_parts(self._layout.rest)
         self.odd, self.cones = odd, self._behind(odd)
-        kinds, first_odd = _first_group(odd)
+        kinds, first_odd = _first_group(odd, self._ends)
         cones = self._behind(first_odd)
         if kinds != FORWARD or _reaches_backward(cones):
             if (kept := uncleared(self._sides, self._ends, odd)) is not None:
@@ -330,10 +332,17 @@ class Causes:
             if given is None:
                 continue
             likes = [call for _, call in sorted(behind[1].calls.items())]
-            looking = Corrections(given, self._sides[0].flow.calls(), likes)
+            calls = list(self._sides[0].flow.calls()), list(self._sides[1].flow.calls())
+            looking = Corrections(given, calls, likes)
             if cause.kind == "argument" and looking.is_argument(cause.target, cause.baseline):
                 return cause
-            found = looking.find(MOST_WORK - work)
+            found = None
+            for smaller in islice(repair.alike(behind, value), _MOST_FIRST):
+                if found is None:
+                    first = Corrections(given, calls, likes, smaller)
+                    found = first.find(given.region.work + (MOST_WORK - work) * _OF_FIRST)
+                    work += smaller.work
+            found = found or looking.find(MOST_WORK - work)
             work += given.region.work
             if found is not None:
                 pair = self._pairs[0].get(found.call.id)
@@ -766,13 +775,17 @@ class Causes:
         return _at(kind, side, call, text)
 
 
-def _first_group(odd: Odd) -> tuple[Container[str], Odd]:
-    """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows."""
+def _first_group(odd: Odd, ends: Odd) -> tuple[Container[str], Odd]:
+    """Return the ends that are computed first, of those that differ, and their kinds: what comes later follows.
+
+    If one side has no ends of a kind, as a program without gradients that autograd leaves, the next kind is looked at.
+    """
+    groups: list[tuple[tuple[str, ...], Odd]] = []
     for kinds in (FORWARD, ("gradient",), ("left",)):
-        found = tuple([end for end in ends if end.kind in kinds] for ends in odd)
-        if found[0] or found[1]:
-            return kinds, (found[0], found[1])
-    return (), ([], [])
+        found = [end for end in odd[0] if end.kind in kinds], [end for end in odd[1] if end.kind in kinds]
+        groups += [(kinds, found)] if any(found) else []
+    of_both = [one for one in groups if all(any(end.kind in one[0] for end in side) for side in ends)]
+    return (of_both or groups or [((), ([], []))])[0]
 
 
 def _names_of(cones: tuple[Cone, Cone]) -> tuple[str, ...]:

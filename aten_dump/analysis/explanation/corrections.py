@@ -24,10 +24,11 @@ import torch
 from ...dump import Call, Value
 from ...errors import AtenDumpError
 from ...store.op_names import read_op_name
+from ..pairing.call_keys import place_of
 from ..rerun.argument_checks import check_arguments
 from ..rerun.memory_need import arguments_of
 from ..rerun.run_op import Changed, find_op, is_view_op
-from .region import Change, Make
+from .region import Change, Make, RegionToCorrect
 from .repair import Asked
 
 MOST_WORK: Final = 50_000  # calls on few elements that all changes together may run, or as much
@@ -145,19 +146,30 @@ class Corrections:
     It has more than twenty methods, one for each way to change a call.
     """
 
-    def __init__(self, asked: Asked, calls: Iterable[Call], likes: Sequence[Call]) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        calls: tuple[Sequence[Call], Sequence[Call]],
+        likes: Sequence[Call],
+        smaller: RegionToCorrect | None = None,
+    ) -> None:
         """Prepare to look.
 
         Args:
             asked: a region of the target that was run once, and what is at hand.
-            calls: of the target, all.
+            calls: of the target and of the baseline, all.
             likes: the calls of the baseline that make the same of the same.
+            smaller: a part of the region that must come right too, as the first of several layers; only calls of it
+                are changed, and those that a loop repeats at their place.
         """
         self._region, self._others, self._likes = asked.region, asked.others, _distinct(likes)
+        self._asked = asked.region if smaller is None else smaller
         self._inside = inside = [plan.call for plan in asked.region.plans]
-        place_of = _places_of([*inside, *asked.beside], calls)
-        self._places = _by_place(inside, place_of)
-        self._at_hand = _by_place(sorted((*inside, *asked.beside), key=lambda call: call.id), place_of)
+        places = _places_of([*inside, *asked.beside], calls[0])
+        self._places = _by_place(inside, places)
+        self._at_hand = _by_place(sorted((*inside, *asked.beside), key=lambda call: call.id), places)
+        lines = {place_of(call) for call in inside}
+        self._theirs = {_as_written(call) for call in calls[1] if place_of(call) in lines}
         self._readers = Counter(value.id for call in inside for _, value in call.input_values())
         self._turn_of = {
             value.id: turn
@@ -172,19 +184,22 @@ class Corrections:
         """Return the first change that makes the region right.
 
         Args:
-            most_work: that may be done for it (`Region.work`).
+            most_work: that may be done for it (`RegionToCorrect.work`).
 
         Returns:
             None if no change does, or it would be more work.
         """
-        everywhere = self._places
+        ids = {plan.call.id for plan in self._asked.plans}
+        everywhere = [place for place in self._places if any(call.id in ids for call in place.calls.values())]
         computing = [place for place in everywhere if not _is_view(place.first)]  # a view's reader reads the same
+        own = [place for place in everywhere if any(map(self._is_own, place.calls.values()))]
+        own_computing = [place for place in own if place in computing]
         for way, places in (
-            (self._literals, everywhere),
-            (self._left_out, computing),
-            (self._ops, computing),
-            (self._near_numbers, everywhere),
-            (self._solved, computing),
+            (self._literals, own),
+            (self._left_out, own_computing),
+            (self._ops, own_computing),
+            (self._near_numbers, own),
+            (self._solved, own_computing),
             (self._turned, computing),
             (partial(self._moved, is_near=True), computing),
             (self._more_of_two, computing),
@@ -195,11 +210,24 @@ class Corrections:
         ):
             for place in places:
                 for change in way(place):
-                    if self._region.is_right(change):
+                    if self._asked.is_right(change) and self._is_right(change):
                         return Correction(place.first, change.text)
-                    if self._region.work > most_work:
+                    if self.work > most_work:
                         return None
         return None
+
+    def _is_own(self, call: Call) -> bool:
+        """Return True if the baseline makes no such call at this place: what both programs write alike is right."""
+        return _as_written(call) not in self._theirs
+
+    @property
+    def work(self) -> float:
+        """How much was run (`RegionToCorrect.work`)."""
+        return self._region.work + (0 if self._asked is self._region else self._asked.work)
+
+    def _is_right(self, change: Change) -> bool:
+        """Return True if the whole region is right with a change that makes what was asked right."""
+        return self._asked is self._region or self._region.is_right(change)
 
     def is_argument(self, target: Call | None, baseline: Call | None) -> bool:
         """Return True if the region is right with the arguments of a call of the baseline that are no tensors."""
@@ -239,7 +267,7 @@ class Corrections:
 
         Of few elements there is always one.
         """
-        if self._region.size < _LEAST_SOLVED:
+        if self._asked.size < _LEAST_SOLVED:
             return
         for argument in _arguments(place.first):
             if argument.is_number:
@@ -253,7 +281,7 @@ class Corrections:
         What the region makes is taken to be a straight line in the number, between the two that were tried last.
         """
         numbers = [item, item * 1.001 if item else 0.001]
-        apart = [self._region.distance(changed(number)) for number in numbers]
+        apart = [self._asked.distance(changed(number)) for number in numbers]
         for _ in range(_MOST_GUESSES):
             one, other = apart[-2:]
             if one is None or other is None or one.shape != other.shape:
@@ -263,7 +291,7 @@ class Corrections:
             if not 0 < size < math.inf:
                 return None
             numbers.append(numbers[-1] - float((slope * other).sum()) / size)
-            apart.append(self._region.distance(changed(numbers[-1])))
+            apart.append(self._asked.distance(changed(numbers[-1])))
             if (last := apart[-1]) is None:
                 return numbers[-1]
             if float(last.norm()) > _MOST_LEFT * float(other.norm()):
@@ -449,10 +477,19 @@ def _distinct(calls: Sequence[Call]) -> list[Call]:
     """Return the first of the calls of one op that are given the same, apart from tensors."""
     found: dict[Hashable, Call] = {}
     for call in calls:
-        args, kwargs = call.shared_inputs()
-        literals = tuple(repr(one) for one in (*args, *kwargs.items()) if not _has_values(one))
-        found.setdefault((call.op, literals), call)
+        found.setdefault((call.op, _literals_of(call)), call)
     return list(found.values())
+
+
+def _literals_of(call: Call) -> tuple[str, ...]:
+    """Return what a call is given, apart from tensors."""
+    args, kwargs = call.shared_inputs()
+    return tuple(repr(one) for one in (*args, *kwargs.items()) if not _has_values(one))
+
+
+def _as_written(call: Call) -> Hashable:
+    """Return what two calls share that a program makes at one place, and that are given the same but for tensors."""
+    return (*place_of(call), _literals_of(call))
 
 
 def _are_of_a_kind(one: Value, other: Value) -> bool:
@@ -483,11 +520,11 @@ def _places_of(calls: Sequence[Call], all_calls: Iterable[Call]) -> dict[int, tu
     return found
 
 
-def _by_place(calls: Sequence[Call], place_of: Mapping[int, tuple[Hashable, int]]) -> list[_Place]:
+def _by_place(calls: Sequence[Call], places: Mapping[int, tuple[Hashable, int]]) -> list[_Place]:
     """Return some calls by the place at which the program makes them, in execution order."""
     found: dict[Hashable, dict[int, Call]] = defaultdict(dict)
     for call in calls:
-        place, turn = place_of[call.id]
+        place, turn = places[call.id]
         found[place][turn] = call
     return sorted(map(_Place, found.values()), key=lambda place: min(call.id for call in place.calls.values()))
 

@@ -251,6 +251,28 @@ class Repair:
         others = [(one, self._held[one.id]) for one in cut.values() if one.id in self._held]
         return Asked(region, beside, others) if region.begin([(value, recorded)]) else None
 
+    def alike(self, cones: tuple[Cone, Cone], last: Value) -> Iterator[RegionToCorrect]:
+        """Yield regions that make what both sides make at one place, before a value: each twice as large as the last.
+
+        Args:
+            cones: what lies behind two values.
+            last: the value of the target.
+        """
+        made = list(_made(self.sides[0], cones[0], self.sides[1])), list(_made(self.sides[1], cones[1], self.sides[0]))
+        places = [ordinals((*place_of(call), tuple(value.shape)) for call, value in some) for some in made]
+        at_place = {place: value for place, (_, value) in zip(places[1], made[1], strict=True)}
+        size = 1
+        for place, (_, value) in zip(places[0], made[0], strict=True):
+            if value.id == last.id:
+                return
+            like = at_place.get(place)
+            behind = (Cone(), Cone()) if like is None else self.behind(value, Like(like))
+            if like is not None and len(behind[0].calls) > size:
+                found = self.region(behind, value, Like(like))
+                if found is not None:
+                    size = 2 * len(found.region.plans)
+                    yield found.region
+
     def _plans(self, cone: Cone) -> list[CallPlan]:
         """Return the calls of a cone of the target that can be run again, and those that made their memory."""
         plans = [plan for plan in self._steps[0].plans if plan.call.id in cone.calls and can_run(plan)]
