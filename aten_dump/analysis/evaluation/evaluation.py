@@ -181,6 +181,7 @@ class Evaluation:
         sources: the values that no call made and that calls read, by id.
         unproven: why calls were not evaluated, or only on the other side's numbers, by id.
         holders: the ids of the values that have a number.
+        supposed: numbers that it may have in another layout, without proof: only the search for the cause uses them.
         watch: is called with each result when it is made.
         watch_all: the same, afterwards, also for views.
         watch_calls: is called after each call.
@@ -223,6 +224,7 @@ class Evaluation:
         self.sources: dict[int, Value] = {}
         self.unproven: dict[int, str] = {}
         self.holders: dict[int, list[int]] = {}
+        self.supposed: set[int] = set()
         self.at_end: dict[int, int] = {}  # numbers of the buffers that the step left, by value id
         self.changes: dict[int, Signature] = {}  # of final minus initial contents, by value id
         self.scalars: dict[int, Signature] = {}  # what roots come to with the gradient that backward starts from, by id
@@ -394,7 +396,7 @@ class Evaluation:
     def renumber(self, shared: Shared, noise: Mapping[int, float] | None = None) -> None:
         """Number all values again, from signatures and keys alone; `noise` is how far rounding moves values, by id."""
         signatures, noise = self.signatures, noise or {}
-        self.numbers, self.holders, self._began, self._shared = {}, {}, {}, shared
+        self.numbers, self.holders, self.supposed, self._began, self._shared = {}, {}, set(), {}, shared
         if noise:
             self.signatures = {number: one._replace(noise=noise.get(number, 0.0)) for number, one in signatures.items()}
         for value in self.sources.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
@@ -27,7 +28,8 @@ from .cut_gradients import CutGradients
 from .left_alone import SIDES, left_alone, name_of, parameter_of
 from .other_layout import FORWARD, OtherLayout, factor_sentence
 from .other_sources import computing, first_reader, other_source
-from .repair import Like, Repair
+from .region import RegionToCorrect
+from .repair import Asked, Like, Repair
 from .state_names import StateNames
 from .uncleared import uncleared
 from .unread import unread
@@ -328,27 +330,35 @@ class Causes:
             asked = [(end.value, Like(named[end.kind, end.name].value), f"{end.name} agrees")]
         for value, like, what in asked:
             behind = repair.behind(value, like) if repair.found else cones
-            given = repair.region(behind, value, like)
-            if given is None:
-                continue
-            likes = [call for _, call in sorted(behind[1].calls.items())]
-            calls = list(self._sides[0].flow.calls()), list(self._sides[1].flow.calls())
-            looking = Corrections(given, calls, likes)
-            if cause.kind == "argument" and looking.is_argument(cause.target, cause.baseline):
-                return cause
-            found = None
-            for smaller in islice(repair.alike(behind, value), _MOST_FIRST):
-                if found is None:
-                    first = Corrections(given, calls, likes, smaller)
-                    found = first.find(given.region.work + (MOST_WORK - work) * _OF_FIRST)
-                    work += smaller.work
-            found = found or looking.find(MOST_WORK - work)
-            work += given.region.work
-            if found is not None:
-                pair = self._pairs[0].get(found.call.id)
-                other = None if pair is None else pair.baseline
-                return Cause("region", found.call, other, f"{what} {found.text}", "", calls=_names_of(behind))
+            tried: set[int] = set()
+            for each in (behind, repair.behind_proven(behind, value, like.value)):
+                given = None if each is None or work > MOST_WORK else repair.region(each, value, like)
+                if each is None or given is None:
+                    continue
+                looking = self._looking(given, each, tried)
+                if cause.kind == "argument" and looking(None).is_argument(cause.target, cause.baseline):
+                    return cause
+                found = None
+                for smaller in islice(repair.alike(each, value) if not tried else (), _MOST_FIRST):
+                    if found is None:
+                        found = looking(smaller).find(given.region.work + (MOST_WORK - work) * _OF_FIRST)
+                        work += smaller.work
+                found = found or looking(None).find(MOST_WORK - work)
+                work += given.region.work
+                if found is not None:
+                    pair = self._pairs[0].get(found.call.id)
+                    other = None if pair is None else pair.baseline
+                    return Cause("region", found.call, other, f"{what} {found.text}", "", calls=_names_of(each))
+                tried |= each[0].calls.keys()
         return None
+
+    def _looking(
+        self, given: Asked, behind: tuple[Cone, Cone], tried: Container[int]
+    ) -> Callable[[RegionToCorrect | None], Corrections]:
+        """Return what makes a search for a correction of a region, or of a part of it."""
+        calls = list(self._sides[0].flow.calls()), list(self._sides[1].flow.calls())
+        likes = [call for _, call in sorted(behind[1].calls.items())]
+        return partial(Corrections, given, calls, likes, without=tried)
 
     def _is_of_views(self, cause: Cause) -> bool:
         """Return True if a cause names no call that computes."""

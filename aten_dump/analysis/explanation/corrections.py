@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, permutations
@@ -152,6 +152,7 @@ class Corrections:
         calls: tuple[Sequence[Call], Sequence[Call]],
         likes: Sequence[Call],
         smaller: RegionToCorrect | None = None,
+        without: Container[int] = (),
     ) -> None:
         """Prepare to look.
 
@@ -161,9 +162,11 @@ class Corrections:
             likes: the calls of the baseline that make the same of the same.
             smaller: a part of the region that must come right too, as the first of several layers; only calls of it
                 are changed, and those that a loop repeats at their place.
+            without: ids of calls that were changed before.
         """
         self._region, self._others, self._likes = asked.region, asked.others, _distinct(likes)
         self._asked = asked.region if smaller is None else smaller
+        self._changed = {plan.call.id for plan in self._asked.plans if plan.call.id not in without}
         self._inside = inside = [plan.call for plan in asked.region.plans]
         places = _places_of([*inside, *asked.beside], calls[0])
         self._places = _by_place(inside, places)
@@ -189,8 +192,7 @@ class Corrections:
         Returns:
             None if no change does, or it would be more work.
         """
-        ids = {plan.call.id for plan in self._asked.plans}
-        everywhere = [place for place in self._places if any(call.id in ids for call in place.calls.values())]
+        everywhere = [place for place in self._places if any(call.id in self._changed for call in place.calls.values())]
         computing = [place for place in everywhere if not _is_view(place.first)]  # a view's reader reads the same
         own = [place for place in everywhere if any(map(self._is_own, place.calls.values()))]
         own_computing = [place for place in own if place in computing]

@@ -194,6 +194,22 @@ class Repair:
             self._behind[value.id, like.id] = cones
         return self._behind[value.id, like.id]
 
+    def behind_proven(self, cones: tuple[Cone, Cone], value: Value, like: Value) -> tuple[Cone, Cone] | None:
+        """Return what lies behind two values if a layout that is only supposed is no cut; None if that is no more.
+
+        Args:
+            cones: what lies behind them else.
+            value: of the target.
+            like: of the baseline.
+        """
+        one, other = self.sides
+        if not other.supposed:
+            return None
+        found = cone_of(one, other.holders.keys() - other.supposed, [value])
+        if found.calls.keys() <= cones[0].calls.keys():
+            return None
+        return found, cone_of(other, one.holders.keys() - one.supposed, [like])
+
     def _in_other_orders(self, cones: tuple[Cone, Cone]) -> tuple[set[int], set[int]] | None:
         """Return the ids of values of both cones that are the same but for the order of their dimensions."""
         one, other = self.sides

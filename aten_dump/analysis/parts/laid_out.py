@@ -89,8 +89,9 @@ class LaidOut:
         for side, one, terms in sorted(candidates, key=lambda found: found[1].call.id):
             self._compare(side, one, terms)
         for side, numbers in enumerate(self._found):
-            for number in numbers.difference(wrong):
-                sides[1 - side].holders.setdefault(number, [])
+            for number in numbers.difference(wrong, sides[1 - side].holders):
+                sides[1 - side].holders[number] = []
+                sides[1 - side].supposed.add(number)
 
     def _is_odd(self, side: int, number: int | None) -> bool:
         return number is not None and number not in self._sides[1 - side].holders
