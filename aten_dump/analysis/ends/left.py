@@ -116,8 +116,11 @@ class LeftEnds:
         return kept.keeps(twin.number, made, end.buffer) is True and not kept.is_read_after(end.value)
 
     def _is_counted_otherwise(self, side: int, end: End) -> bool:
-        """Return True if a count of the other side's program is in no tensor of this side: Python may count."""
-        if end.buffer is None or end.buffer.shape or end.buffer.is_floating:
+        """Return True if integers that the other side's program keeps are in no tensor of this side.
+
+        Python may count, and an engine keeps lengths and places of the requests that it serves together.
+        """
+        if end.buffer is None or end.buffer.is_floating:
             return False
         writer = self._sides[1 - side].flow.writer(end.value)
         if writer is None or is_of_model(writer[0]):  # a module's buffer is a tensor on both sides

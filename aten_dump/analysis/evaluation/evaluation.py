@@ -578,6 +578,9 @@ class Evaluation:
             return _as_held(tensor, value) if plan.makes_integers else tensor
 
         made = dict(result_slots(run_on(plan.call, given, numbers=self._literals)))
+        for slot, item in plan.recorded if plan.call.op == "aten::view.dtype" else ():
+            if isinstance(item, Value) and item.is_floating and made[slot].shape != item.shape:
+                raise ReplayError("it shows bytes as floats, which have another size in float64")
         for slot in unknown:
             recorded = _recorded(plan.results[slot]) if slot in plan.results else None
             if recorded is not None:

@@ -67,10 +67,9 @@ class Arrangement:
             theirs: of the baseline.
         """
         rows = len(ours.sums), len(theirs.sums)
-        if ours.size != theirs.size or not 0 < rows[0] * rows[1] <= _MOST_PAIRS:
+        if ours.size != theirs.size or not can_hold(rows):
             return Taken(False, None)
-        size = float(max(ours.sums.abs().max(), theirs.sums.abs().max()))
-        alike = (ours.sums[:, None] - theirs.sums[None]).abs().amax(-1) <= _ALIKE * size
+        alike = alike_rows(ours.sums, theirs.sums, _ALIKE)
         left = self._left.get(rows)
         places = alike.any(1) if left is None else left.any(1)  # others are padding
         narrowed = alike if left is None else torch.where(places[:, None], left & alike, alike)
@@ -82,6 +81,23 @@ class Arrangement:
             self._left[rows] = narrowed
             self._chosen.pop(rows, None)
         return Taken(bool(places.all()) if left is None else has_all, chosen)
+
+
+def alike_rows(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> torch.Tensor:
+    """Return which rows are the same, bool[rows, rows there].
+
+    Args:
+        ours: what is kept of the target's rows (`RowSums.sums`).
+        theirs: of the baseline's.
+        tolerance: relative to the largest.
+    """
+    size = float(max(ours.abs().max(), theirs.abs().max()))
+    return (ours[:, None] - theirs[None]).abs().amax(-1) <= tolerance * size
+
+
+def can_hold(rows: tuple[int, int]) -> bool:
+    """Return True if there are not too many rows on both sides to hold each against each."""
+    return 0 < rows[0] * rows[1] <= _MOST_PAIRS
 
 
 def _chosen(left: torch.Tensor) -> torch.Tensor:

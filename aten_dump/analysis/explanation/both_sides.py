@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from ...dump import RankDump
+from ...dump import RankDump, Value
 from ...store.op_names import read_op_name
 from ..cone.cone import cone_of
 from ..ends.ends import (
@@ -44,6 +44,7 @@ from ..sources.batch_order import BatchOrder, batch_order, is_met
 from ..sources.stand_ins import LeftBefore, Recorded, Sources, match_sources, rounded_sources
 from .left_alone import SIDES
 from .means import without_means
+from .same_rows import let_same_rows_meet
 
 _CHOSEN: Final[Mapping[Chooser, str]] = {
     "float64": "near ties: rounding decides some choices; both sides are compared with what float64 chooses",
@@ -255,6 +256,11 @@ def _settled(
         if parts.meet():
             again = ask(sides)
             found = replace(again, notes=(*again.notes, *parts.notes))
+        if found.differs and (
+            same := let_same_rows_meet(sides, found.odd, partial(_watch, steps, contents, shared=Shared()))
+        ):
+            again = ask(sides)
+            found = replace(again, notes=(*again.notes, *parts.notes, same))
         found = replace(found, parts=parts)
     return replace(found, contents=contents, ask=ask)
 
@@ -268,10 +274,21 @@ def _parts(
     """Evaluate both sides once more, and find which values are parts of the other side's."""
     parts, shared = PartsFound(sides, found.ends, found.sources.relaid), Shared()
     for side in (0, 1):
-        again = Evaluation(steps[side], shared, contents[side], leads=side == 0)
-        again.watch_all = partial(parts.watch, side)
-        again.run()
+        _watch(steps, contents, side, partial(parts.watch, side), shared=shared)
     return parts
+
+
+def _watch(
+    steps: tuple[EvaluatedStep, EvaluatedStep],
+    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
+    side: int,
+    look: Callable[[Value, torch.Tensor], None],
+    shared: Shared,
+) -> None:
+    """Evaluate a side once more, and call a function with each value and its tensor."""
+    again = Evaluation(steps[side], shared, contents[side], leads=side == 0)
+    again.watch_all = look
+    again.run()
 
 
 def _with_ends(

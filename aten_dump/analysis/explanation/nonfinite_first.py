@@ -1,6 +1,8 @@
 """If only one side has NaN or Inf, the call that made the first one is the cause.
 
-If an earlier difference is visible by itself (another mask), the NaN came from that, and that stays the cause.
+If an earlier difference is visible by itself (another mask), the NaN came from that, and that stays the cause. A NaN of
+unwritten memory is a note: a library may learn shapes from a forward over such memory. What an end has of it is found
+by the evaluation.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from ...store.op_names import is_collective
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import Finding, Row, place_of
 from ..nonfinite.apart import Apart, first_apart
+from ..nonfinite.explanations import OF_UNWRITTEN
 
 _SHOWS: Final = 0.01  # a relative L2 above that of any precision, bfloat16 included
 _SAYS_LESS: Final = ("region", "op")  # kinds that say only that the call is another one
@@ -31,8 +34,9 @@ def nonfinite_first(
     if apart is None:
         return findings, []
     finding = _finding(sides, pairs, rows, apart)
-    if findings and findings[0].order <= finding.order and _shows(findings[0], finding):
-        event = apart.event
+    event = apart.event
+    is_earlier = bool(findings) and findings[0].order <= finding.order and _shows(findings[0], finding)
+    if is_earlier or event.why == OF_UNWRITTEN:
         where = f" ({event.source})" if event.source else ""
         return findings, [f"the first NaN or Inf that one side has alone is at {event.name}{where}: {apart}"]
     return [finding, *(other for other in findings if other.row.place != finding.row.place)], []

@@ -13,6 +13,7 @@ from ...dump.shown.short_texts import format_exactly
 from ...store.op_names import is_collective, read_op_name
 from .value_range import Contents, greatest_of
 
+OF_UNWRITTEN: Final = "it was given memory that nothing had written (torch.empty)"
 _OVERFLOW: Final = "overflow of "
 
 
@@ -72,7 +73,7 @@ def _doubt(call: Call, given: list[Slot], undefined: bool) -> str:
         return "the program gave it NaN as a number"
     if given:
         return "it makes NaN of a mask: a row that is masked entirely, or 0 * inf"
-    return "it was given memory that nothing had written (torch.empty)" if undefined else ""
+    return OF_UNWRITTEN if undefined else ""
 
 
 def _pole(call: Call, inputs: list[Slot], bad: list[Slot]) -> str:

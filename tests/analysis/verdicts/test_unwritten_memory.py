@@ -246,3 +246,42 @@ def test_an_argument_that_changes_a_workspace_alone_is_no_fault(both: Sides) -> 
         found = both(loss(zeroes=True), loss(zeroes=False), below=(wrong, *below))
         assert (found.exit_code, found.cause) == (0, None), found.answer()
         both.folder = both.folder / "other"
+
+
+class Stage(nn.Module):
+    """A part of a model that first learns the shape of its result, as a stage of a pipeline does."""
+
+    def __init__(self, *, learns: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.line = nn.LayerNorm(8), nn.Linear(8, 4)
+        self.learns, self.factor = learns, factor
+
+    def layers(self, x: Tensor) -> Tensor:
+        return self.line(self.norm(x)) * self.factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.learns:
+            given = torch.empty(3, 8).requires_grad_()
+            torch.autograd.grad(self.layers(given).square().sum(), given)
+        return self.layers(x)
+
+
+def stepped(path: Path, stage: Stage) -> Path:
+    with Lies(float("nan")):
+        return record(path, lambda step: stage(seeded(3, 8)).square().sum().backward(), stage)
+
+
+def test_a_forward_over_unwritten_memory_that_reaches_no_end_is_a_note(tmp_path: Path) -> None:
+    plain, learning = (stepped(tmp_path / f"{learns}", Stage(learns=learns)) for learns in (False, True))
+    for target, baseline in ((learning, plain), (plain, learning)):
+        found = compare(target, baseline)
+        assert found.exit_code == 0, found.answer()
+        assert any("it was given memory that nothing had written" in note for note in found.all_notes)
+
+
+def test_a_mistake_beside_a_forward_over_unwritten_memory_is_found(tmp_path: Path) -> None:
+    plain, wrong = stepped(tmp_path / "plain", Stage(learns=False)), Stage(learns=True, factor=1.5)
+    found = compare(stepped(tmp_path / "wrong", wrong), plain)
+    assert found.exit_code == 1 and found.cause is not None
+    assert found.cause.row.target is not None and found.cause.row.target.call.startswith("Aten.mul")

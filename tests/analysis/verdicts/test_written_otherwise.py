@@ -697,3 +697,54 @@ def test_what_rounding_alone_makes_infinite_is_not_called_the_same(trains: bool,
     found = compare(other, one)
     assert found.exit_code == 2, found.answer()
     assert "of which rounding alone decides what it is" in found.answer()
+
+
+# -- caches of an engine --------------------------------------------------------------------------------------------
+
+
+class Served(nn.Module):
+    """Keys that are kept in pages: of floats, or of bytes that are shown as floats."""
+
+    def __init__(self, pages: str, *, late: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.key, self.pages = nn.Linear(8, 4), pages
+        self.late = late
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = self.key(x)
+        if not self.pages:
+            return torch.sigmoid(keys)
+        if self.pages == "bytes":
+            held = torch.zeros(16 * 4 * 4, dtype=torch.uint8).view(torch.float32).view(16, 4)
+        else:
+            held = torch.zeros(16, 4)
+        for row in range(len(keys)):
+            held.index_copy_(0, torch.tensor([5 + row - (self.late and row == 2)]), keys[row : row + 1])
+        return torch.sigmoid(held[5 : 5 + len(keys)])
+
+
+def served(path: Path, model: Served) -> Path:
+    lengths = torch.full((2,), 7, dtype=torch.int32)
+
+    def serve(_: int) -> None:
+        if model.pages:
+            lengths.copy_(torch.tensor([3, 0], dtype=torch.int32))
+        model(seeded(3, 8))
+
+    with torch.no_grad():
+        return record(path, serve, model)
+
+
+@pytest.mark.parametrize("pages", ["bytes", "floats"])
+def test_keys_that_an_engine_keeps_in_pages_are_the_same_keys(pages: str, tmp_path: Path) -> None:
+    paged, plain = served(tmp_path / "paged", Served(pages)), served(tmp_path / "plain", Served(""))
+    for target, baseline in ((paged, plain), (plain, paged)):
+        found = compare(target, baseline)
+        assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("pages", ["bytes", "floats"])
+def test_a_page_that_is_written_to_the_wrong_place_is_found(pages: str, tmp_path: Path) -> None:
+    paged, plain = served(tmp_path / "paged", Served(pages, late=True)), served(tmp_path / "plain", Served(""))
+    assert compare(paged, plain).exit_code == 1

@@ -1,0 +1,129 @@
+"""Outputs of both sides that have the same rows in other places, as where an engine serves several requests together.
+
+Theory of operation
+    All that a program makes at one place is taken as one long list of rows, whatever calls made them. Two lists have
+    the same rows if each row is found there, and if what both programs make at all other places, in as many rows,
+    allows the same places for it: a row is one word, or one sample, from the first layer to the last. So an output that
+    is put back in a wrong order is found, though it holds the right rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final
+
+import torch
+
+from ...dump import Call, Value
+from ..ends.ends import End
+from ..evaluation.evaluation import Evaluation
+from ..pairing.call_keys import place_of
+from ..signatures.signature import TOLERANCE
+from .arrangement import RowSums, alike_rows, can_hold
+
+_LEAST_PLACES: Final = 3  # at which both programs make the same rows
+
+Sides = tuple[Evaluation, Evaluation]
+Watch = Callable[[int, Callable[[Value, torch.Tensor], None]], None]
+_Place = tuple[Hashable, int]  # of a program, and the size of a row
+_Counts = tuple[int, int]  # of the rows of both sides
+
+
+def let_same_rows_meet(sides: Sides, odd: tuple[Sequence[End], Sequence[End]], watch: Watch) -> str:
+    """Let outputs that have the same rows have each other's numbers; return a sentence, "" if they have not.
+
+    Args:
+        sides: evaluated.
+        odd: their ends that differ.
+        watch: evaluates a side once more, and calls a function with each value and its tensor.
+    """
+    if any(end.kind != "output" for some in odd for end in some):
+        return ""
+    lists = _lists_of(sides[0]), _lists_of(sides[1])
+    of_ends = {_place_of(side, end) for side, some in zip(sides, odd, strict=True) for end in some}
+    counts = {place: (_rows_of(lists[0][place]), _rows_of(lists[1][place])) for place in lists[0] if place in lists[1]}
+    if not of_ends <= counts.keys():
+        return ""
+    most, places = _most_common(counts)
+    asked = {place for place in (*places, *of_ends) if place is not None}
+    if not all(can_hold(counts[place]) for place in asked):
+        return ""
+    sums = [_sums_of(side, [value for place in asked for value in lists[side][place]], watch) for side in (0, 1)]
+    alike = {place: _alike(sums, (lists[0][place], lists[1][place])) for place in asked}
+    of_most = [rows for place in places if (rows := alike[place]) is not None]
+    others = [alike[place] for place in of_ends if place is not None and place not in places]  # as only the last ones
+    if len(of_most) < _LEAST_PLACES or not all(map(_has_all, (torch.stack(of_most).all(0), *others))):
+        return ""
+    for side, some in enumerate(odd):
+        for end in some:
+            if end.number is not None:
+                sides[1 - side].holders.setdefault(end.number, [])
+    return f"both compute the same rows in other places, {most[0]} rows against {most[1]}: the outputs have the same"
+
+
+def _alike(
+    sums: Sequence[Mapping[int, torch.Tensor]], lists: tuple[Sequence[Value], Sequence[Value]]
+) -> torch.Tensor | None:
+    """Return which rows of two lists are the same, bool[rows, rows there]; None if not all were made."""
+    if any(value.id not in sums[side] for side in (0, 1) for value in lists[side]):
+        return None
+    ours, theirs = (torch.cat([sums[side][value.id] for value in lists[side]]) for side in (0, 1))
+    return alike_rows(ours, theirs, TOLERANCE)
+
+
+def _most_common(counts: Mapping[_Place, _Counts]) -> tuple[_Counts, list[_Place]]:
+    """Return how many rows both sides make at most places, and these."""
+    found: dict[_Counts, list[_Place]] = defaultdict(list)
+    for place, rows in counts.items():
+        found[rows].append(place)
+    return max(found.items(), key=lambda item: len(item[1]))
+
+
+def _has_all(alike: torch.Tensor | None) -> bool:
+    """Return True if each row of a side has a row of its own on the other side: bool[rows, rows there]."""
+    if alike is None:
+        return False
+    ours, theirs = alike.any(1), alike.any(0)
+    has_ours = bool(ours.all()) and int(theirs.sum()) >= len(ours)
+    return has_ours or (bool(theirs.all()) and int(ours.sum()) >= len(theirs))
+
+
+def _lists_of(side: Evaluation) -> dict[_Place, list[Value]]:
+    """Return the floats that the calls of a side make, in two dimensions or more, by place and size of a row."""
+    found: dict[_Place, list[Value]] = defaultdict(list)
+    for call in side.flow.calls():
+        for slot, value in side.flow.results(call):
+            if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided":
+                found[_at(call, slot), value.shape[-1]].append(value)
+    return found
+
+
+def _place_of(side: Evaluation, end: End) -> _Place | None:
+    """Return the place at which the program makes an output, or what it shows; None if it shows other rows of that."""
+    writer = side.flow.writer(end.value)
+    if writer is None or not end.value.shape or writer[2].shape[-1:] != end.value.shape[-1:]:
+        return None
+    return _at(writer[0], writer[1]), writer[2].shape[-1]
+
+
+def _at(call: Call, slot: str) -> Hashable:
+    """Return the place at which a program makes a result: the line in a module, which several layers share."""
+    return call.module, *place_of(call), slot
+
+
+def _rows_of(values: Sequence[Value]) -> int:
+    return sum(value.numel // value.shape[-1] for value in values)
+
+
+def _sums_of(side: int, values: Sequence[Value], watch: Watch) -> Mapping[int, torch.Tensor]:
+    """Evaluate a side once more, and return what is kept of the rows of some values, by id."""
+    wanted = {value.id for value in values}
+    found: dict[int, torch.Tensor] = {}
+
+    def keep(value: Value, tensor: torch.Tensor) -> None:
+        if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
+            found[value.id] = RowSums.of(tensor).sums
+
+    watch(side, keep)
+    return found
