@@ -5,19 +5,21 @@ Theory of operation
     with the same final contents. Memory that the step reads later may be a bucket or a staging buffer: it counts only
     if the same amount of the other side's memory had these initial contents and was written too. An update may be too
     small to show beside the old contents, so the changes are compared. Memory that begins otherwise on both sides and
-    is changed by the same is the same in another form. If the other side wrote no such memory, it may have allocated
+    is changed by the same is the same in another form; if it is changed otherwise, as running means are that were not
+    restored, it differs. If the other side wrote no such memory, it may have allocated
     the result (`kept.py`); then the contents of the old memory are no end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from ...dump import Value
 from ..evaluation.evaluation import Evaluation
 from ..flow.flat_memory import has_parts
 from ..flow.left_memory import is_of_model
+from ..flow.moving_ops import moves_elements
 from ..signatures.signature import is_same
 from .ends import End
 from .kept import Before, Kept
@@ -45,6 +47,7 @@ class LeftEnds:
                 groups.setdefault(sides[side].began(end.buffer), ([], []))[side].append(end)
         for ours, theirs in groups.values():
             self._compare(ours, theirs)
+        self._compare_states(([ours for ours, _ in groups.values()], [theirs for _, theirs in groups.values()]))
         self._begun = tuple(
             {side.numbers.get(value.id) for value in side.sources.values() if side.flow.writer(value) is None}
             for side in sides
@@ -105,6 +108,27 @@ class LeftEnds:
                     self._add(side, replace(end, is_alone=is_alone))
                     if twin is not None:
                         self._add(1 - side, twin)
+
+    def _compare_states(self, rest: Sequence[Sequence[Sequence[End]]]) -> None:
+        """Compare what one call of a module adds to on both sides, as running means, if it began otherwise.
+
+        Args:
+            rest: the ends of each side that were not compared, by their initial contents.
+        """
+        known: list[dict[Hashable, End]] = [{}, {}]
+        for side in (0, 1):
+            for end in (one for some in rest[side] for one in some if one.is_read and one.is_changed):
+                writer = self._sides[side].flow.writer(end.value)
+                if writer is not None and is_of_model(writer[0]) and not moves_elements(writer[0].op):
+                    call, slot, _ = writer
+                    known[side].setdefault((call.module, call.op, call.phase, slot, *end.value.shape), end)
+        for role, end in known[0].items():
+            twin = known[1].get(role)
+            if twin is None or end.number == twin.number:
+                continue
+            if self._is_odd(0, end, twin) and self._is_odd(1, twin, end):
+                self._add(0, end)
+                self._add(1, twin)
 
     def _has_moved(self, side: int, end: End, twin: End) -> bool:
         """Return True if a side keeps the other side's result elsewhere, and no longer uses the memory."""

@@ -520,3 +520,43 @@ def test_a_write_that_is_missing_is_named_by_what_it_writes_to(tmp_path: Path) -
     said = found.answer().splitlines()[0]
     assert "only the baseline changes teacher.2 (float32[4]), there before the step" in said, said
     assert "aten::add_" in found.answer()
+
+
+def normalizing(path: Path, *, restored: bool) -> Path:
+    """A step of a model with batch norm, after a checkpoint without the running statistics, or with them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    if restored:
+        model[1].running_mean.add_(0.5)
+        model[1].running_var.mul_(2)
+    return record(path, lambda step: model(seeded(4, 2, 4, 4)).square().mean().backward(), model)
+
+
+def test_running_statistics_that_were_not_restored_are_found(tmp_path: Path) -> None:
+    """In a step of training nothing else shows them."""
+    for found in both_ways(
+        normalizing(tmp_path / "resumed", restored=False), normalizing(tmp_path / "going on", restored=True)
+    ):
+        assert found.exit_code == 1
+        assert any("not restored" in note and "running_mean" in note for note in found.all_notes), found.answer()
+
+
+def test_a_copy_with_other_contents_that_is_overwritten_is_no_state(tmp_path: Path) -> None:
+    """A buffer of the module is filled anew in each step, whatever it began with."""
+
+    class Filled(nn.Module):
+        def __init__(self, start: float) -> None:
+            super().__init__()
+            self.register_buffer("held", torch.full((4,), start))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.held.copy_(x.mean(0))
+            return x - self.held
+
+    def one(start: float) -> Path:
+        model = Filled(start)
+        with torch.no_grad():
+            return record(tmp_path / str(start), lambda step: model(seeded(3, 4)), model)
+
+    for found in both_ways(one(0.0), one(3.0)):
+        assert found.exit_code == 0, found.answer()
