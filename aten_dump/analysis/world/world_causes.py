@@ -298,6 +298,8 @@ def foreign_source(
         for one, is_baseline in ((groups, side), (others, not side)):
             _take(one, contents if is_baseline else {})
         for foreign in (one for group in groups for one in _odd_ones(side, group, others)):
+            if foreign.twin is None and _is_whole(foreign.value, sides[side], sides[1 - side]):
+                continue  # another source: the labels of the last stage, beside the words of the first
             if sides[side].depends_on(foreign.value, foreign.contents, contents if side else {}, odd[side]):
                 return foreign
     return None
@@ -313,7 +315,12 @@ def _take(groups: Sequence[Group], contents: Mapping[int, Tensor]) -> None:
 def _is_replicated(group: Group, side: Side, other: Side) -> bool:
     """Return True if all ranks hold exactly the same, and the other side too."""
     numbers = {side.evaluation.numbers.get(value.id, 0) for value in group.values.values()}
-    return len(numbers) == 1 and bool(other.evaluation.holders.get(*numbers))  # a share has no holders
+    return len(numbers) == 1 and _is_whole(next(iter(group.values.values())), side, other)  # a share has no holders
+
+
+def _is_whole(value: Value, side: Side, other: Side) -> bool:
+    """Return True if the other side has a value as one of its own."""
+    return bool(other.evaluation.holders.get(side.evaluation.numbers.get(value.id, 0)))
 
 
 def _odd_ones(side: int, group: Group, others: Sequence[Group]) -> Iterator[Foreign]:
