@@ -23,7 +23,7 @@ from ..ends.ends import End
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..pairing.call_keys import ProgramPlace, place_of
-from ..signatures.signature import Signature
+from ..signatures.signature import Signature, sign
 from .blocks import Block, Blocks, Covered, Rows, can_be_block, dimensions_of
 from .relaid import Relaid, RelaidValues
 
@@ -56,6 +56,10 @@ def _turned_item(tensor: torch.Tensor) -> torch.Tensor:
     return _turned(tensor.squeeze()).unsqueeze(0)
 
 
+def _one_of_equal(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:1] if tensor.dim() else tensor
+
+
 @lru_cache(maxsize=1 << 14)
 def _shape(view: View, shape: Shape) -> Shape:
     return tuple(view(torch.empty(shape, device="meta")).shape)
@@ -78,6 +82,8 @@ class _Way:
 
     def fits(self, part: Shape, whole: Shape) -> bool:
         """Return True if tensors of these shapes, as they are viewed, may be a part and its whole."""
+        if self.part is _one_of_equal and whole[:1] != (1,):
+            return False
         smaller = dimensions_of(part, whole)
         return bool(smaller) if self.dim is None else len(smaller) == 1 and self.is_along(smaller[0], len(part))
 
@@ -100,6 +106,7 @@ _WAYS: Final = (
     _Way(_turned, _turned, dim=-2),  # along the last dimension
     _Way(_item, _squeezed, dim=0),  # dimensions of 1 are ignored
     _Way(_turned_item, _squeezed, dim=0),
+    _Way(_one_of_equal, _as_it_is),  # a table that one side makes for each sample, the other side once
 )
 _VIEWS: Final = tuple(dict.fromkeys(view for way in _WAYS for view in (way.part, way.whole)))
 
@@ -142,6 +149,12 @@ def are_of_other_shapes(sides: Sides) -> bool:
     )
 
 
+def _has_equal_samples(tensor: torch.Tensor) -> bool:
+    """Return True if there are several samples, [samples, ...], of floats that are all the same, as in a table."""
+    is_several = tensor.dim() > 2 and len(tensor) > 1 and tensor.is_floating_point()
+    return is_several and bool((tensor[1:] == tensor[:1]).all()) and bool(tensor.any())
+
+
 def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return bool(dimensions_of(one, other) or dimensions_of(other, one))
 
@@ -160,6 +173,7 @@ class PartsFound:
         self._odd_shapes = self._shapes_of_odd(0), self._shapes_of_odd(1)
         self._own = tuple({end.value.id for end in side} for side in ends)
         self._said: list[str] = []  # which part each output is
+        self._repeated: list[tuple[int, Value, int]] = []  # with the number of what is the same for all samples
         self.covered: list[Covered] = []
         self.places: tuple[dict[int, list[Piece]], dict[int, list[Piece]]] = ({}, {})  # of either side's parts, by id
 
@@ -175,7 +189,13 @@ class PartsFound:
             return
         if not is_number:
             known[_as_it_is][value.id] = Rows(tensor)
+        if not is_end and _has_equal_samples(tensor):
+            number = self._sides[side].numbering.find(sign(tensor[:1]))
+            if number is not None and self._sides[1 - side].holders.get(number):
+                self._repeated.append((side, value, number))
         for view in views if tensor.is_floating_point() else ():
+            if view is _one_of_equal and (is_end or not _has_equal_samples(tensor)):
+                continue
             seen = view(tensor)
             if seen.dim() > 1 or is_end:  # single numbers that are no ends are often equal by chance
                 known[view][value.id] = Rows(seen)
@@ -243,16 +263,23 @@ class PartsFound:
                 if is_covered:
                     pieces = tuple((self._value(1 - side, one.part), one.block) for one in seen)
                     self.covered.append(Covered(side, whole, pieces))
+        for side, value, number in self._repeated:
+            self._let_have(1 - side, numbers_of(self._sides[side], value))
+            self._let_have(side, [number])
         for one in self.relaid.met.values():
             self._let_have(1 - one.side, numbers_of(self._sides[one.side], one.whole))
             for piece, _ in one.pieces:
                 self._let_have(one.side, numbers_of(self._sides[1 - one.side], piece))
             self.covered.append(one)
-        return bool(parts or self.relaid.met)
+        return bool(parts or self._repeated or self.relaid.met)
 
     def _look(self, way: _Way, covered: Sequence[dict[int, list[_Covering]]]) -> None:
         """Look for parts in one way, and add each to what it covers a part of."""
-        wholes = Blocks(self._rows[0][way.whole]), Blocks(self._rows[1][way.whole])
+        rows = [
+            {id: one for id, one in self._rows[side][way.whole].items() if way.part is not _one_of_equal or one.is_one}
+            for side in (0, 1)
+        ]
+        wholes = Blocks(rows[0]), Blocks(rows[1])
         for side in (0, 1):
             for id, part in self._rows[side][way.part].items():
                 if self._sides[side].numbers.get(id) in self._wholes[side] or self._is_unknown(side, id):
