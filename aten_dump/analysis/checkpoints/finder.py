@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from .by_element import UNRELATED, compare_named, constant_of, difference_text
+from .coverage import Coverage
 from .descriptions import (
     given_of,
     is_suspicious,
@@ -27,7 +28,6 @@ from .descriptions import (
     one_number,
     part_of,
     part_text,
-    ranges_text,
     rounding_text,
 )
 from .formulas import formula_of
@@ -62,8 +62,7 @@ class Finder:
         self._profiles: tuple[dict[str, Profile], ...] = {}, {}
         self._digests: tuple[dict[str, str], ...] = {}, {}
         self._copies: tuple[Counter[str], ...] = Counter(), Counter()
-        self._covered: dict[str, dict[View, set[int]]] = {}  # of tensors of the baseline: which vectors were found
-        self._covers: Counter[str] = Counter()  # how many pieces have vectors of these
+        self._covered = Coverage()
         self._merged: set[str] = set()  # norms that are merged into a weight: they may be in several
         self._layouts: dict[str, Layout] = {}  # of tensors of the target that are open
 
@@ -126,7 +125,9 @@ class Finder:
         table = VectorTable(theirs, max((one.rounding for one in ours), default=0.0))
         waits: list[Layout] = []
         for tensor in sorted(ours, key=lambda one: -len(one.shape)):
-            if len(tensor.shape) > 2 and self._take_turned(tensor):
+            turned = turned_of(tensor, [self._profiles[1][name] for name in self._open[1]])
+            if turned is not None:
+                self._take(turned)
                 continue
             layout = find_layout(tensor, table, partial(self._likely, tensor.name))
             if layout is None:
@@ -143,17 +144,6 @@ class Finder:
             if layout.share > 1 / 2:
                 self._take_partly(layout)
 
-    def _take_turned(self, tensor: Profile) -> bool:
-        """Take a tensor of three and more dimensions that has those of another in another order, if it is one."""
-        for name in list(self._open[1]):
-            other = self._profiles[1][name]
-            if sorted(other.shape) == sorted(tensor.shape) and is_alike(tensor, other):
-                weight = compare_named(tensor, other)
-                if weight.accounted:
-                    self._take(replace(weight, links=(_link(tensor, other),)))
-                    return True
-        return False
-
     def _likely(self, target: str, source: Profile) -> float:
         return self._names.closeness(target, source.name) - (3.0 if source.name not in self._open[1] else 0.0)
 
@@ -163,7 +153,7 @@ class Finder:
         laid_out = _joined(described)
         rounded = rounding_text(apart, layout.tensor, sources)
         described |= dict([rounded] if rounded else [])
-        self._cover(layout)
+        self._covered.add(layout)
         self._take(
             Weight(
                 (layout.tensor.name,), tuple(one.name for one in sources), tuple(described) or ("equal",),
@@ -173,12 +163,6 @@ class Finder:
             )
         )  # fmt: skip
 
-    def _cover(self, layout: Layout) -> None:
-        for piece in layout.pieces:
-            self._covers[piece.source.name] += 1
-            views = self._covered.setdefault(piece.source.name, {})
-            views.setdefault(piece.view, set()).update(piece.indexes.tolist())
-
     def _take_partly(self, layout: Layout) -> None:
         """Take a tensor of which most vectors were found: the others are altered, or the baseline lacks them."""
         layout = self._layouts[layout.tensor.name] = padded(completed(layout))
@@ -186,7 +170,7 @@ class Finder:
         if not (measured.differing or len(layout.unknown) or any(piece.factor is None for piece in layout.pieces)):
             self._take_layout(layout, measured)
             return
-        self._cover(layout)
+        self._covered.add(layout)
         sources = list({piece.source.name: piece.source for piece in layout.pieces}.values())
         described = dict(layout_texts(layout))
         text = difference_text(layout, measured)
@@ -249,7 +233,7 @@ class Finder:
         (piece,) = layout.pieces
         noun = noun_of(layout.view, layout.tensor.shape)
         apart = check(layout)
-        self._cover(layout)
+        self._covered.add(layout)
         names = tuple(one.name for one in norm)
         self._merged.update(names)
         ours, theirs = (layout.tensor.name,), (piece.source.name,)
@@ -340,15 +324,12 @@ class Finder:
                     continue
                 for other in (one for one in known if one.numel == stored.numel):
                     ours, theirs = (name, other.name) if number == 0 else (other.name, name)
-                    copy = copy_of(self._profile(0, ours), self._profile(1, theirs))
+                    if other.name not in self._profiles[1 - number]:
+                        self._profiles[1 - number][other.name] = profile(other)
+                    copy = copy_of(self._profiles[0][ours], self._profiles[1][theirs])
                     if copy is not None:
                         self._take(copy)
                         break
-
-    def _profile(self, number: int, name: str) -> Profile:
-        if name not in self._profiles[number]:
-            self._profiles[number][name] = profile(self._sides[number].tensors[name])
-        return self._profiles[number][name]
 
     def _take_rest(self) -> None:
         for name, stored in list(self._open[0].items()):
@@ -361,8 +342,7 @@ class Finder:
                 self._take(Weight((), (name,), ("tied",), text))
             else:
                 self._take(_alone(((), (name,)), self._open[1][name], bool(self._merged)))
-        for name, views in self._covered.items():
-            self.found += _left_over(self._profiles[1][name], views, self._covers[name] == 1)
+        self.found += self._covered.left_over(self._profiles[1])
         order = {name: place for place, name in enumerate((*self._sides[0].tensors, *self._sides[1].tensors))}
         self.found.sort(key=lambda weight: min(order[name] for name in weight.target or weight.baseline))
 
@@ -390,6 +370,16 @@ def _paired_equal(ours: Sequence[str], theirs: Sequence[str], names: Names) -> I
     for other in free:
         nearest = max(ours, key=lambda one: names.closeness(one, other))
         yield Weight((nearest,), (other,), ("equal", "tied"), _TIED)
+
+
+def turned_of(tensor: Profile, others: Sequence[Profile]) -> Weight | None:
+    """Return that a tensor of three and more dimensions has those of another in another order, or None."""
+    for other in others if len(tensor.shape) > 2 else ():
+        if sorted(other.shape) == sorted(tensor.shape) and is_alike(tensor, other):
+            weight = compare_named(tensor, other)
+            if weight.accounted:
+                return replace(weight, links=(_link(tensor, other),))
+    return None
 
 
 def copy_of(tensor: Profile, other: Profile) -> Weight | None:
@@ -433,32 +423,6 @@ def _alone(names: tuple[tuple[str, ...], tuple[str, ...]], stored: StoredTensor,
     if formula:
         return Weight(ours, theirs, (kind, "computed"), f"{text}; holds nothing learned: {formula}")
     return Weight(ours, theirs, (kind,), f"{kind}, {text}", False, elements=stored.numel)
-
-
-def _left_over(source: Profile, views: dict[View, set[int]], is_said: bool) -> Iterator[Weight]:
-    """Yield the vectors of a baseline's tensor that no tensor of the target has.
-
-    Args:
-        source: the tensor.
-        views: which vectors the target has.
-        is_said: of padding, by the only tensor that has vectors of the source.
-    """
-    rest = []
-    for view, found in views.items():
-        norms = source.norms(view)
-        left = np.setdiff1d(np.arange(len(norms)), np.fromiter(found, dtype=np.int64))
-        filled = left[norms[left] > 0]
-        rest.append((len(filled), len(left), view, filled if len(filled) else left))
-    _, count, view, places = min(rest, key=lambda item: item[:2])
-    if not count:
-        return
-    where = f"{noun_of(view, source.shape)} {ranges_text(places)}"
-    number = one_number(view.cut(source.read()), places)
-    if number is None:
-        yield Weight((), (source.name,), ("missing",), f"missing: {where} are in no tensor of the target", False)
-    elif not is_said:
-        text = f"padded: {where} are {number:g}, and in no tensor of the target"
-        yield Weight((), (source.name,), ("padded",), text)
 
 
 def _link(tensor: Profile, other: Profile) -> Link:
