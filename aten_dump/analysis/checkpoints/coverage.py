@@ -50,6 +50,8 @@ class Coverage:
 def _rest(source: Profile, view: View, found: set[int]) -> tuple[int, int, View, np.ndarray]:
     """Return how many vectors are left that hold something, and in all; and these, or the empty ones if all are."""
     norms = source.norms(view)
-    left = np.setdiff1d(np.arange(len(norms)), np.fromiter(found, dtype=np.int64))
+    is_left = np.ones(len(norms), dtype=bool)
+    is_left[list(found)] = False
+    left = np.flatnonzero(is_left)
     filled = left[norms[left] > 0]
     return len(filled), len(left), view, filled if len(filled) else left

@@ -125,7 +125,9 @@ def _piece_texts(piece: Piece) -> Iterator[tuple[str, str]]:
 
 def rest_of(piece: Piece) -> Indexes:
     """Return the vectors of its source that a piece leaves out."""
-    return np.setdiff1d(np.arange(_count(piece)), piece.indexes)
+    left = np.ones(_count(piece), dtype=bool)
+    left[piece.indexes] = False
+    return np.flatnonzero(left)
 
 
 def number_in(piece: Piece, places: Indexes) -> float | None:
@@ -262,6 +264,14 @@ def permutation_text(order: Indexes, noun: str) -> str:
             few = 2 * len(moved) <= count and len(moved) <= size
             return f"{noun} {ranges_text(moved)} in another order" if few else _within(blocks - starts, size, noun)
     return f"{count} {noun} in another order"
+
+
+def rotations(count: int) -> Iterator[Indexes]:
+    """Yield the orders of elements in which pairs became halves or halves pairs, within heads of each size."""
+    for size in (size for size in range(count, 2, -1) if count % size == 0 and size % 2 == 0):
+        starts = np.arange(0, count, size)[:, None]
+        for pattern in (np.arange(size).reshape(2, -1).T, np.arange(size).reshape(-1, 2).T):
+            yield (starts + pattern.ravel()).ravel()
 
 
 def _within(blocks: Indexes, size: int, noun: str) -> str:

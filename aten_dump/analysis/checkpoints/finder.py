@@ -28,6 +28,7 @@ from .descriptions import (
     one_number,
     part_of,
     part_text,
+    rotations,
     rounding_text,
 )
 from .formulas import formula_of
@@ -430,6 +431,9 @@ def _link(tensor: Profile, other: Profile) -> Link:
 
 
 def _links(layout: Layout) -> tuple[Link, ...]:
+    """Return which slots of a tensor hold which of its sources; none if the order is one of several."""
+    if not layout.is_certain:
+        return ()
     return tuple(
         Link(
             Slot(layout.tensor.name, given_of(layout, piece), int(piece.given.min()), len(piece.given)),
@@ -479,18 +483,26 @@ def follow(tensor: Profile, sibling: Layout, spare: Sequence[Profile]) -> Layout
 
 
 def permuted(tensor: Profile, other: Profile) -> tuple[Layout, Apart] | None:
-    """Return the layout of a vector that has the elements of another in another order, or None if it is none."""
+    """Return the layout of a vector that has the elements of another in another order, or None if it is none.
+
+    Elements that are equal when rounded leave several orders. The order of a known rotation comes first.
+    """
     if tensor.shape != other.shape or not is_alike(tensor, other):
         return None
-    ours, theirs = (np.argsort(as_float64(one.read()), kind="stable") for one in (tensor, other))
+    values = [as_float64(one.read()) for one in (tensor, other)]
+    ours, theirs = (np.argsort(one, kind="stable") for one in values)
     order = np.empty_like(ours)
     order[ours] = theirs
     count = len(order)
-    piece = Piece(other, _ELEMENTS, np.arange(count), order, np.ones(count))
+    is_certain = all(len(np.unique(one)) == count for one in values)
     none = np.zeros(0, dtype=np.int64)
-    layout = Layout(tensor, _ELEMENTS, count, [piece], none, none)
-    apart = check(layout)
-    return None if apart.differing else (layout, apart)
+    for likely in [order] if is_certain else [*rotations(count), order]:
+        piece = Piece(other, _ELEMENTS, np.arange(count), likely, np.ones(count))
+        layout = Layout(tensor, _ELEMENTS, count, [piece], none, none, is_certain=is_certain or likely is not order)
+        apart = check(layout)
+        if not apart.differing:
+            return layout, apart
+    return None
 
 
 def padded(layout: Layout) -> Layout:

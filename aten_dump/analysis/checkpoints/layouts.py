@@ -61,6 +61,7 @@ class Layout:
     empty: Indexes  # vectors that hold `padding` alone
     unknown: Indexes  # vectors that no tensor has
     padding: float = 0.0
+    is_certain: bool = True  # False if elements that are equal leave several orders
 
     @property
     def share(self) -> float:

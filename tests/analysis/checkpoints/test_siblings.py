@@ -372,3 +372,19 @@ def test_a_head_that_is_a_copy_of_the_embedding() -> None:
             found, back = both_ways(port, other)
             assert (found.exit_code, back.exit_code) == (code, code), found.answer()
             assert text in found.answer()
+
+
+def test_copies_do_not_say_which_layer_they_belong_to() -> None:
+    """Norms of 1 and biases of 0, under names that say little."""
+    state, port = {}, {}
+    for layer in range(4):
+        weight = torch.randn(32, 32)
+        state |= {
+            f"layers.{layer}.w": weight,
+            f"layers.{layer}.ln": torch.ones(32),
+            f"layers.{layer}.ln2": torch.ones(32),
+        }
+        port |= {f"h.{3 - layer}.rms_b": torch.ones(32), f"h.{3 - layer}.rms_a": torch.ones(32)}
+        port[f"h.{layer}.proj"] = weight
+    for found in both_ways(port, state):
+        assert not exchanged(found) | unlike(found)
