@@ -13,8 +13,10 @@ from .host_default import made_on_the_host
 def weights(target: Given | Checkpoint, baseline: Given | Checkpoint, *, progress: Progress | None = None) -> Weights:
     """Match the weights of a target to those of a baseline by their contents.
 
-    Names do not matter. A weight may be equal, cast, transposed, permuted, fused, split, padded, tied, scaled, or
-    merged of several tensors; others are altered, extra or missing. One or two tensors are in memory at a time.
+    Names do not matter. A weight may be equal, cast, transposed, permuted, fused, split, padded, tied, scaled,
+    moved by a constant, or merged of several tensors; others are altered, exchanged, extra or missing. A weight that is
+    laid out unlike the same weight of most other layers is accounted for, and ``unlike`` is among its kinds. One or two
+    tensors are in memory at a time.
 
     Args:
         target: the weights in question: a safetensors file or a folder of them, a state dict of ``torch.save``, a dump,

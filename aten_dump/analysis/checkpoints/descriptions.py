@@ -20,6 +20,7 @@ from .vector_table import Indexes
 _MOST_RANGES: Final = 4
 
 _DIGITS: Final = 6
+_SAME_NORM: Final = 1e-6  # relative: of vectors that may hold one number
 _UNEXPLAINED: Final = ", which no order of dimensions explains"
 _NOT_TURNED: Final = " without a transposition (forgotten?)"
 
@@ -41,8 +42,10 @@ def layout_texts(layout: Layout) -> Iterator[tuple[str, str]]:
     noun = noun_of(layout.view, tensor.shape)
     if len(pieces) > 1:
         yield "fused", _arrangement(layout, noun)
-    if any(_is_transposed(layout, piece) for piece in pieces):
-        yield "transposed", "transposed"
+    turned_pieces = [piece for piece in pieces if _is_transposed(layout, piece)]
+    if turned_pieces:
+        where = "" if len(turned_pieces) == len(pieces) else f" in {noun} {_given_text(turned_pieces)}"
+        yield "transposed", f"transposed{where}"
     elif not layout.view.counts and not pieces[0].view.counts and tensor.shape != pieces[0].source.shape:
         turned = len(tensor.shape) == 2 and tensor.shape == pieces[0].source.shape[::-1]
         yield "reshaped", f"reshaped from {list(pieces[0].source.stored.shape)}{_NOT_TURNED if turned else ''}"
@@ -50,17 +53,45 @@ def layout_texts(layout: Layout) -> Iterator[tuple[str, str]]:
         source = pieces[0].source
         odd = _UNEXPLAINED if len(source.shape) == len(tensor.shape) and not is_part(pieces[0]) else ""
         yield "reshaped", f"its {noun} are {noun_of(pieces[0].view, source.shape)} there{odd}"
-    texts = {text: kind for piece in pieces for kind, text in _piece_texts(piece)}
-    yield from ((kind, text) for text, kind in texts.items())
-    if len(layout.empty) and layout.count > sum(_count(piece) for piece in pieces):
-        yield "padded", f"padded: {noun} {ranges_text(layout.empty)} are 0"
+    yield from _of_pieces(layout, noun)
+    padded = ", ".join(_padding_texts(layout, noun))
+    if padded:
+        yield "padded", f"padded: {padded}"
     factors = [piece.factor for piece in pieces]
     if None in factors:
         every = np.concatenate([piece.factors for piece in pieces])
         yield "scaled", f"each of its {noun} times a factor of its own ({every.min():.4g} to {every.max():.4g})"
-    elif any(factor != 1 for factor in factors):
-        shown = dict.fromkeys(f"{factor:.{_DIGITS}g}" for factor in factors)
-        yield "scaled", f"times {', '.join(shown)}"
+
+
+def _of_pieces(layout: Layout, noun: str) -> Iterator[tuple[str, str]]:
+    """Yield how vectors are ordered and scaled, and in which part of the tensor, if not in all of it."""
+    places: dict[tuple[str, str], list[Piece]] = {}
+    for piece in layout.pieces:
+        for kind_and_text in _piece_texts(piece):
+            places.setdefault(kind_and_text, []).append(piece)
+    texts: dict[str, list[str]] = {}
+    for (kind, text), some in places.items():
+        where = "" if len(some) == len(layout.pieces) or not text else f" in {noun} {_given_text(some)}"
+        texts.setdefault(kind, []).append(f"{text}{where}")
+    yield from ((kind, ", ".join(some)) for kind, some in texts.items())
+
+
+def _given_text(pieces: Sequence[Piece]) -> str:
+    return ranges_text(np.concatenate([piece.given for piece in pieces]))
+
+
+def _padding_texts(layout: Layout, noun: str) -> Iterator[str]:
+    """Yield which vectors of a tensor, or of its sources, are no more than padding, and how the others moved."""
+    pads = len(layout.empty) > 0 and layout.count > sum(_count(piece) for piece in layout.pieces)
+    if pads:
+        yield f"{noun} {ranges_text(layout.empty)} are {layout.padding:g}"
+    for piece in layout.pieces:
+        if len(rest := rest_of(piece)) and (number := number_in(piece, rest)) is not None:
+            pads = True
+            yield f"{noun_of(piece.view, piece.source.shape)} {ranges_text(rest)} of the baseline are {number:g}"
+    moved = np.unique(np.concatenate([piece.given - piece.indexes for piece in layout.pieces]))
+    if pads and len(moved) == 1 and moved[0]:
+        yield f"{noun} lie {abs(moved[0])} {'later' if moved[0] > 0 else 'earlier'} than in the baseline"
 
 
 def is_suspicious(texts: Mapping[str, str]) -> bool:
@@ -78,7 +109,7 @@ def _count(piece: Piece) -> int:
 
 
 def _piece_texts(piece: Piece) -> Iterator[tuple[str, str]]:
-    """Yield in which order a piece takes the vectors of its source, and that it takes some of them alone."""
+    """Yield in which order a piece takes the vectors of its source, that it takes some of them, and its factor."""
     noun = noun_of(piece.view, piece.source.shape)
     places = np.sort(piece.indexes)
     if is_part(piece):
@@ -87,35 +118,73 @@ def _piece_texts(piece: Piece) -> Iterator[tuple[str, str]]:
     text = permutation_text(order, noun) if len(np.unique(places)) == len(places) else f"{noun} are repeated"
     if text:
         yield "permuted", text
+    factor = piece.factor
+    if factor not in (None, 1.0):
+        yield "scaled", f"times {factor:.{_DIGITS}g}"
+
+
+def rest_of(piece: Piece) -> Indexes:
+    """Return the vectors of its source that a piece leaves out."""
+    left = np.ones(_count(piece), dtype=bool)
+    left[piece.indexes] = False
+    return np.flatnonzero(left)
+
+
+def number_in(piece: Piece, places: Indexes) -> float | None:
+    """Return the one number that vectors of a source hold, beside those of a piece; None if there is none."""
+    every = piece.source.norms(piece.view)
+    norms = every[places]
+    if piece.source.nonfinite or not every[piece.indexes].any():
+        return None
+    if not norms.any():
+        return 0.0
+    if np.ptp(norms) > _SAME_NORM * norms.max():
+        return None
+    return one_number(piece.view.cut(piece.source.read()), places)
+
+
+def one_number(vectors: torch.Tensor, places: Indexes) -> float | None:
+    """Return the one number that all elements of some vectors are; None if they differ or are not finite."""
+    some = vectors[torch.from_numpy(places)]
+    if some.is_complex() or not bool((some == some[0, 0]).all()) or not math.isfinite(some[0, 0]):
+        return None
+    return float(some[0, 0])
 
 
 def is_part(piece: Piece) -> bool:
-    """Return True if a piece leaves out vectors of its source that hold something."""
-    places = np.sort(piece.indexes)
-    return len(places) < _count(piece) and not _rest_is_empty(piece, places)
+    """Return True if a piece leaves out vectors of its source that are no padding."""
+    rest = rest_of(piece)
+    return len(rest) > 0 and number_in(piece, rest) is None
 
 
 def part_text(layout: Layout) -> str:
     """Return in words which part of their sources the pieces of a layout are; "" for all of them."""
-    return ", ".join(dict.fromkeys(_part_of(piece) for piece in layout.pieces if is_part(piece)))
+    return ", ".join(dict.fromkeys(filter(None, map(part_of, layout.pieces))))
 
 
-def _part_of(piece: Piece) -> str:
-    places, shape = np.unique(piece.indexes), piece.source.shape
-    if len(shape) > 2 and piece.view.counts:
-        sizes = tuple(shape[dim] for dim in piece.view.counts)
-        box = box_text(places, sizes, piece.view.counts, len(shape))
-        if box:
-            return box
-    return f"{noun_of(piece.view, shape)} {ranges_text(places)} of {_count(piece)}"
+def part_of(piece: Piece) -> str:
+    """Return in words which vectors of its source a piece takes; "" for all of them."""
+    if not len(rest_of(piece)):
+        return ""
+    shape = piece.source.shape
+    return _box_of(piece.view, shape, piece.indexes) or (
+        f"{noun_of(piece.view, shape)} {ranges_text(np.unique(piece.indexes))} of {_count(piece)}"
+    )
 
 
-def _rest_is_empty(piece: Piece, places: np.ndarray) -> bool:
-    """Return True if the vectors of a source that a piece lacks have no element but 0."""
-    norms = piece.source.norms(piece.view)
-    rest = np.ones(len(norms), dtype=bool)
-    rest[places] = False
-    return not norms[rest].any()
+def given_of(layout: Layout, piece: Piece) -> str:
+    """Return in words which vectors of its tensor a piece gives; "" if it is the only one."""
+    if len(layout.pieces) == 1:
+        return ""
+    shape = layout.tensor.shape
+    return _box_of(layout.view, shape, piece.given) or f"{noun_of(layout.view, shape)} {_given_text([piece])}"
+
+
+def _box_of(view: View, shape: tuple[int, ...], places: Indexes) -> str:
+    """Return vectors of a tensor of three and more dimensions as an index; "" if they are no box."""
+    if len(shape) < 3 or not view.counts:
+        return ""
+    return box_text(np.unique(places), tuple(shape[dim] for dim in view.counts), view.counts, len(shape))
 
 
 def _arrangement(layout: Layout, noun: str) -> str:
@@ -187,12 +256,22 @@ def permutation_text(order: Indexes, noun: str) -> str:
         blocks = order.reshape(-1, size)
         if np.array_equal(blocks - blocks[:, :1], np.broadcast_to(np.arange(size), blocks.shape)):
             return f"blocks of {size} {noun} (heads) in another order"
+    moved = np.flatnonzero(order != np.arange(count))
     for size in (size for size in range(2, count + 1) if count % size == 0):
         blocks = order.reshape(-1, size)
         starts = blocks.min(1, keepdims=True)
         if np.array_equal(starts[:, 0], np.arange(0, count, size)):
-            return _within(blocks - starts, size, noun)
+            few = 2 * len(moved) <= count and len(moved) <= size
+            return f"{noun} {ranges_text(moved)} in another order" if few else _within(blocks - starts, size, noun)
     return f"{count} {noun} in another order"
+
+
+def rotations(count: int) -> Iterator[Indexes]:
+    """Yield the orders of elements in which pairs became halves or halves pairs, within heads of each size."""
+    for size in (size for size in range(count, 2, -1) if count % size == 0 and size % 2 == 0):
+        starts = np.arange(0, count, size)[:, None]
+        for pattern in (np.arange(size).reshape(2, -1).T, np.arange(size).reshape(-1, 2).T):
+            yield (starts + pattern.ravel()).ravel()
 
 
 def _within(blocks: Indexes, size: int, noun: str) -> str:

@@ -10,38 +10,45 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
 from typing import Final
 
 import numpy as np
-import torch
 
-from .descriptions import is_suspicious, layout_texts, noun_of, part_text, ranges_text, rounding_text
-from .found_weights import Names, Weight
-from .layouts import Apart, Layout, Piece, as_float64, check, find_layout, unit
+from .by_element import UNRELATED, compare_named, constant_of, difference_text
+from .coverage import Coverage
+from .descriptions import (
+    given_of,
+    is_suspicious,
+    layout_texts,
+    noun_of,
+    one_number,
+    part_of,
+    part_text,
+    rotations,
+    rounding_text,
+)
+from .formulas import formula_of
+from .found_weights import Names
+from .layouts import Apart, Layout, Piece, as_float64, check, find_layout
 from .merges import Merge, adapter_of, folded_bias, norm_of
 from .profiles import Array, Profile, View, digest_of, is_alike, profile
+from .siblings import with_siblings
 from .stored_tensors import Checkpoint, StoredTensor
 from .vector_table import Indexes, VectorTable
-
-_MOST_DIMENSIONS: Final = 4
-_CHUNK: Final = 1 << 22
+from .weight_records import Link, Slot, Weight
 
 _ELEMENTS = View((0,), ())
 
-_MOST: Final = 1 << 26  # elements
-_LEAST: Final = 4  # elements that a sequence is known by
-_RATIO: Final = 1e-2  # a sequence in bfloat16 is as exact
 
 Progress = Callable[[int, int], None]
 _MOST_PAIRS: Final = 1 << 16
 _NEAR: Final = 1.5  # closeness of names from which on an altered tensor is held against another
 _SAME_NORM: Final = 1e-5  # relative
 _TIED: Final = "equal, a copy (tied or replicated)"
-_UNRELATED: Final = 0.9  # relative L2 of tensors that have nothing in common
 
 
 class Finder:
@@ -55,7 +62,8 @@ class Finder:
         self._open: tuple[dict[str, StoredTensor], ...] = dict(target.tensors), dict(baseline.tensors)
         self._profiles: tuple[dict[str, Profile], ...] = {}, {}
         self._digests: tuple[dict[str, str], ...] = {}, {}
-        self._covered: dict[str, dict[View, set[int]]] = {}  # of tensors of the baseline: which vectors were found
+        self._copies: tuple[Counter[str], ...] = Counter(), Counter()
+        self._covered = Coverage()
         self._merged: set[str] = set()  # norms that are merged into a weight: they may be in several
         self._layouts: dict[str, Layout] = {}  # of tensors of the target that are open
 
@@ -67,10 +75,12 @@ class Finder:
         self._take_siblings()
         self._take_folded()
         self._take_adapters()
+        self._take_constants()
         self._take_scrambled()
         self._take_altered()
+        self._take_copies()
         self._take_rest()
-        return self.found
+        return with_siblings(self.found)
 
     # -- equal to the bit
 
@@ -80,6 +90,7 @@ class Finder:
             for name, stored in side.tensors.items():
                 self._digests[number][name] = digest_of(stored)
                 self._progress(sum(map(len, self._digests)), 2 * total)
+        self._copies = Counter(self._digests[0].values()), Counter(self._digests[1].values())
         alike: dict[str, tuple[list[str], list[str]]] = {digest: ([], []) for digest in self._digests[0].values()}
         for number in range(2):
             for name, digest in self._digests[number].items():
@@ -91,7 +102,9 @@ class Finder:
                 self._take(weight)
 
     def _take(self, weight: Weight) -> None:
-        self.found.append(weight)
+        slots = [(number, slot) for link in weight.links for number, slot in enumerate((link.ours, link.theirs))]
+        alone = [self._copies[number][self._digests[number][slot.name]] == 1 for number, slot in slots]
+        self.found.append(replace(weight, sure=bool(alone) and all(alone)))
         for one in weight.target:
             self._open[0].pop(one, None)
             for other in weight.baseline:
@@ -113,7 +126,9 @@ class Finder:
         table = VectorTable(theirs, max((one.rounding for one in ours), default=0.0))
         waits: list[Layout] = []
         for tensor in sorted(ours, key=lambda one: -len(one.shape)):
-            if len(tensor.shape) > 2 and self._take_turned(tensor):
+            turned = turned_of(tensor, [self._profiles[1][name] for name in self._open[1]])
+            if turned is not None:
+                self._take(turned)
                 continue
             layout = find_layout(tensor, table, partial(self._likely, tensor.name))
             if layout is None:
@@ -130,45 +145,33 @@ class Finder:
             if layout.share > 1 / 2:
                 self._take_partly(layout)
 
-    def _take_turned(self, tensor: Profile) -> bool:
-        """Take a tensor of three and more dimensions that has those of another in another order, if it is one."""
-        for name in list(self._open[1]):
-            other = self._profiles[1][name]
-            if sorted(other.shape) == sorted(tensor.shape) and is_alike(tensor, other):
-                weight = compare_named(tensor, other)
-                if weight.accounted:
-                    self._take(weight)
-                    return True
-        return False
-
     def _likely(self, target: str, source: Profile) -> float:
         return self._names.closeness(target, source.name) - (3.0 if source.name not in self._open[1] else 0.0)
 
     def _take_layout(self, layout: Layout, apart: Apart) -> None:
         sources = list({piece.source.name: piece.source for piece in layout.pieces}.values())
         described = dict(layout_texts(layout))
+        laid_out = _joined(described)
         rounded = rounding_text(apart, layout.tensor, sources)
         described |= dict([rounded] if rounded else [])
-        self._cover(layout)
+        self._covered.add(layout)
         self._take(
             Weight(
                 (layout.tensor.name,), tuple(one.name for one in sources), tuple(described) or ("equal",),
                 _joined(described), not is_suspicious(described), ulp=apart.ulp,
                 relative_l2=apart.relative_l2, differing=0, elements=layout.tensor.stored.numel,
-                part=part_text(layout),
+                part=part_text(layout), links=_links(layout), layout=laid_out,
             )
         )  # fmt: skip
 
-    def _cover(self, layout: Layout) -> None:
-        for piece in layout.pieces:
-            views = self._covered.setdefault(piece.source.name, {})
-            views.setdefault(piece.view, set()).update(piece.indexes.tolist())
-
     def _take_partly(self, layout: Layout) -> None:
         """Take a tensor of which most vectors were found: the others are altered, or the baseline lacks them."""
-        layout = self._layouts[layout.tensor.name] = completed(layout)
+        layout = self._layouts[layout.tensor.name] = padded(completed(layout))
         measured = check(layout)
-        self._cover(layout)
+        if not (measured.differing or len(layout.unknown) or any(piece.factor is None for piece in layout.pieces)):
+            self._take_layout(layout, measured)
+            return
+        self._covered.add(layout)
         sources = list({piece.source.name: piece.source for piece in layout.pieces}.values())
         described = dict(layout_texts(layout))
         text = difference_text(layout, measured)
@@ -177,6 +180,7 @@ class Finder:
                 (layout.tensor.name,), tuple(one.name for one in sources), ("altered", *described),
                 _joined(described | {"altered": text}), False, relative_l2=measured.relative_l2,
                 differing=measured.differing, elements=layout.tensor.stored.numel, part=part_text(layout),
+                links=_links(layout), layout=_joined(described),
             )
         )  # fmt: skip
 
@@ -230,7 +234,7 @@ class Finder:
         (piece,) = layout.pieces
         noun = noun_of(layout.view, layout.tensor.shape)
         apart = check(layout)
-        self._cover(layout)
+        self._covered.add(layout)
         names = tuple(one.name for one in norm)
         self._merged.update(names)
         ours, theirs = (layout.tensor.name,), (piece.source.name,)
@@ -282,9 +286,21 @@ class Finder:
             if closeness < _NEAR:
                 break
             weight = compare_named(self._profiles[0][name], self._profiles[1][other])
-            is_other = weight.relative_l2 is None or weight.relative_l2 > _UNRELATED
+            is_other = weight.relative_l2 is None or weight.relative_l2 > UNRELATED
             if not is_other or closeness > _NEAR + 2:
                 self._take(weight)
+
+    def _take_constants(self) -> None:
+        """Take tensors that are those of the baseline but for one number that is added to all elements."""
+        for name in list(self._open[0]):
+            tensor = self._profiles[0][name]
+            others = [self._profiles[1][other] for other in self._open[1] if other not in self._covered]
+            others = [other for other in others if sorted(other.shape) == sorted(tensor.shape)]
+            for other in sorted(others, key=lambda one: -self._names.closeness(name, one.name)):
+                weight = constant_of(tensor, other)
+                if weight is not None:
+                    self._take(replace(weight, links=(_link(tensor, other),)))
+                    break
 
     def _take_scrambled(self) -> None:
         """Take tensors that have the elements of another in an order that no view explains: hardly on purpose."""
@@ -300,6 +316,22 @@ class Finder:
                     text = "altered: the same elements in another order, which is no order of rows or columns"
                     self._take(Weight((name,), (other,), ("altered", "permuted"), text, False))
 
+    def _take_copies(self) -> None:
+        """Take what one side alone has, but for a copy in another layout: a head that is the embedding, transposed."""
+        for number in range(2):
+            known = [one for one in self._sides[1 - number].tensors.values() if one.name not in self._open[1 - number]]
+            for name, stored in list(self._open[number].items()):
+                if (number and name in self._covered) or formula_of(stored):
+                    continue
+                for other in (one for one in known if one.numel == stored.numel):
+                    ours, theirs = (name, other.name) if number == 0 else (other.name, name)
+                    if other.name not in self._profiles[1 - number]:
+                        self._profiles[1 - number][other.name] = profile(other)
+                    copy = copy_of(self._profiles[0][ours], self._profiles[1][theirs])
+                    if copy is not None:
+                        self._take(copy)
+                        break
+
     def _take_rest(self) -> None:
         for name, stored in list(self._open[0].items()):
             self._take(_alone(((name,), ()), stored, bool(self._merged)))
@@ -311,8 +343,7 @@ class Finder:
                 self._take(Weight((), (name,), ("tied",), text))
             else:
                 self._take(_alone(((), (name,)), self._open[1][name], bool(self._merged)))
-        for name, views in self._covered.items():
-            self.found += _left_over(self._profiles[1][name], views)
+        self.found += self._covered.left_over(self._profiles[1])
         order = {name: place for place, name in enumerate((*self._sides[0].tensors, *self._sides[1].tensors))}
         self.found.sort(key=lambda weight: min(order[name] for name in weight.target or weight.baseline))
 
@@ -331,7 +362,8 @@ def _paired_equal(ours: Sequence[str], theirs: Sequence[str], names: Names) -> I
     left, free = dict.fromkeys(ours), dict.fromkeys(theirs)
     for one, other in pairs:
         if one in left and other in free:
-            yield Weight((one,), (other,), ("equal",), "equal")
+            link = Link(Slot(one, size=1), Slot(other, size=1))
+            yield Weight((one,), (other,), ("equal",), "equal", links=(link,), layout="equal")
             del left[one], free[other]
     for one in left:
         nearest = max(theirs, key=lambda other: names.closeness(one, other))
@@ -339,6 +371,35 @@ def _paired_equal(ours: Sequence[str], theirs: Sequence[str], names: Names) -> I
     for other in free:
         nearest = max(ours, key=lambda one: names.closeness(one, other))
         yield Weight((nearest,), (other,), ("equal", "tied"), _TIED)
+
+
+def turned_of(tensor: Profile, others: Sequence[Profile]) -> Weight | None:
+    """Return that a tensor of three and more dimensions has those of another in another order, or None."""
+    for other in others if len(tensor.shape) > 2 else ():
+        if sorted(other.shape) == sorted(tensor.shape) and is_alike(tensor, other):
+            weight = compare_named(tensor, other)
+            if weight.accounted:
+                return replace(weight, links=(_link(tensor, other),))
+    return None
+
+
+def copy_of(tensor: Profile, other: Profile) -> Weight | None:
+    """Return that a tensor holds what another does, which has another partner already, or None if it does not."""
+    if not is_alike(tensor, other):
+        return None
+    layout = find_layout(tensor, VectorTable([other], tensor.rounding), lambda _: 0.0)
+    if layout is None or len(layout.unknown) or len(layout.pieces) != 1 or layout.pieces[0].factor != 1:
+        return None
+    apart = check(layout)
+    if apart.differing:
+        return None
+    described = dict(layout_texts(layout))
+    is_ordered = "permuted" not in described
+    described |= dict(filter(None, [rounding_text(apart, tensor, [other])]))
+    text = f"{_joined(described)}, a copy (tied or replicated)"
+    text += "" if is_ordered else "; the other copy is in order"
+    accounted = is_ordered and not is_suspicious(described)
+    return Weight((tensor.name,), (other.name,), (*described, "tied"), text, accounted)
 
 
 def _merged(ours: tuple[str, ...], theirs: tuple[str, ...], base: str, merge: Merge) -> Weight:
@@ -365,18 +426,21 @@ def _alone(names: tuple[tuple[str, ...], tuple[str, ...]], stored: StoredTensor,
     return Weight(ours, theirs, (kind,), f"{kind}, {text}", False, elements=stored.numel)
 
 
-def _left_over(source: Profile, views: dict[View, set[int]]) -> Iterator[Weight]:
-    """Yield the vectors of a baseline's tensor that no tensor of the target has."""
-    rest = []
-    for view, found in views.items():
-        left = source.norms(view) > 0
-        left[list(found)] = False
-        rest.append((int(left.sum()), view, np.flatnonzero(left)))
-    count, view, places = min(rest, key=lambda item: item[0])
-    if count:
-        noun = noun_of(view, source.shape)
-        text = f"missing: {noun} {ranges_text(places)} are in no tensor of the target"
-        yield Weight((), (source.name,), ("missing",), text, False)
+def _link(tensor: Profile, other: Profile) -> Link:
+    return Link(Slot(tensor.name, size=1), Slot(other.name, size=1))
+
+
+def _links(layout: Layout) -> tuple[Link, ...]:
+    """Return which slots of a tensor hold which of its sources; none if the order is one of several."""
+    if not layout.is_certain:
+        return ()
+    return tuple(
+        Link(
+            Slot(layout.tensor.name, given_of(layout, piece), int(piece.given.min()), len(piece.given)),
+            Slot(piece.source.name, part_of(piece), int(piece.indexes.min()), len(piece.indexes)),
+        )
+        for piece in layout.pieces
+    )
 
 
 def _joined(texts: Mapping[str, str]) -> str:
@@ -391,38 +455,6 @@ def _common(one: str, other: str) -> str:
             break
         parts.append(mine)
     return ".".join([*parts, ""]) if parts else ""
-
-
-def formula_of(stored: StoredTensor) -> str:
-    """Return what a tensor is made by, such as ``a causal mask``; "" if it may be learned."""
-    if not 0 < stored.numel <= _MOST:
-        return "no elements" if stored.numel == 0 else ""
-    tensor = stored.tensor()
-    if tensor.is_complex():
-        return ""
-    flat = tensor.reshape(-1)
-    first = flat[0]
-    if bool((flat == first).all()):
-        return "all zeros" if not bool(first) else "" if tensor.is_floating_point() else "one number"
-    if not tensor.is_floating_point() and bool((flat == torch.arange(flat.numel())).all()):
-        return "positions 0, 1, 2, ..."
-    square = tensor.squeeze()
-    if square.ndim == 2 and square.shape[0] == square.shape[1] and _is_causal(square):
-        return "a causal mask"
-    return "frequencies of positions" if flat.numel() >= _LEAST and _is_geometric(flat) else ""
-
-
-def _is_causal(square: torch.Tensor) -> bool:
-    lower = torch.ones(square.shape, dtype=torch.bool).tril()
-    return all(bool((square[part] == square[part][0]).all()) for part in (lower, ~lower))
-
-
-def _is_geometric(flat: torch.Tensor) -> bool:
-    found = flat.to(torch.float64)
-    if not bool((found > 0).all()):
-        return False
-    ratios = found[1:] / found[:-1]
-    return bool((ratios < 1).all()) and bool(((ratios - ratios[0]).abs() <= _RATIO * ratios[0]).all())
 
 
 def follow(tensor: Profile, sibling: Layout, spare: Sequence[Profile]) -> Layout | None:
@@ -451,66 +483,35 @@ def follow(tensor: Profile, sibling: Layout, spare: Sequence[Profile]) -> Layout
 
 
 def permuted(tensor: Profile, other: Profile) -> tuple[Layout, Apart] | None:
-    """Return the layout of a vector that has the elements of another in another order, or None if it is none."""
+    """Return the layout of a vector that has the elements of another in another order, or None if it is none.
+
+    Elements that are equal when rounded leave several orders. The order of a known rotation comes first.
+    """
     if tensor.shape != other.shape or not is_alike(tensor, other):
         return None
-    ours, theirs = (np.argsort(as_float64(one.read()), kind="stable") for one in (tensor, other))
+    values = [as_float64(one.read()) for one in (tensor, other)]
+    ours, theirs = (np.argsort(one, kind="stable") for one in values)
     order = np.empty_like(ours)
     order[ours] = theirs
     count = len(order)
-    piece = Piece(other, _ELEMENTS, np.arange(count), order, np.ones(count))
+    is_certain = all(len(np.unique(one)) == count for one in values)
     none = np.zeros(0, dtype=np.int64)
-    layout = Layout(tensor, _ELEMENTS, count, [piece], none, none)
-    apart = check(layout)
-    return None if apart.differing else (layout, apart)
+    for likely in [order] if is_certain else [*rotations(count), order]:
+        piece = Piece(other, _ELEMENTS, np.arange(count), likely, np.ones(count))
+        layout = Layout(tensor, _ELEMENTS, count, [piece], none, none, is_certain=is_certain or likely is not order)
+        apart = check(layout)
+        if not apart.differing:
+            return layout, apart
+    return None
 
 
-def compare_named(tensor: Profile, other: Profile) -> Weight:
-    """Hold a tensor against another, element by element, in the order of dimensions that is nearest."""
-    ours, theirs = (tensor.name,), (other.name,)
-    if sorted(tensor.shape) != sorted(other.shape):
-        text = f"altered: its shape is {list(tensor.stored.shape)}, of the baseline {list(other.stored.shape)}"
-        return Weight(ours, theirs, ("altered",), text, False, elements=tensor.stored.numel)
-    found, wanted = tensor.read(), other.read()
-    orders = [tuple(range(len(tensor.shape)))]
-    if 2 <= len(tensor.shape) <= _MOST_DIMENSIONS:
-        orders = [
-            order
-            for order in permutations(range(len(tensor.shape)))
-            if all(other.shape[dim] == size for dim, size in zip(order, tensor.shape, strict=True))
-        ]
-    tried = [(_apart(found, wanted.permute(order), tensor, other), order) for order in orders]
-    apart, order = min(tried, key=lambda item: item[0].squares)
-    turned = "transposed" if len(order) == 2 else f"its dimensions are those of the baseline in the order {order}"
-    moved = [] if order == tuple(range(len(order))) else [turned]
-    kinds = ["transposed"] if moved else []
-    if not apart.differing:
-        rounded = rounding_text(apart, tensor, [other])
-        described = [*moved, *([rounded[1]] if rounded else [])]
-        kinds += [rounded[0]] if rounded else []
-        return Weight(
-            ours, theirs, tuple(kinds) or ("equal",), ", ".join(described) or "equal", ulp=apart.ulp,
-            relative_l2=apart.relative_l2, differing=0, elements=apart.elements,
-        )  # fmt: skip
-    text = ", ".join([*moved, _text(apart, View((0,), ()), tensor.shape)])
-    return Weight(
-        ours, theirs, ("altered", *kinds), text, False,
-        relative_l2=apart.relative_l2, differing=apart.differing, elements=apart.elements,
-    )  # fmt: skip
-
-
-def _apart(found: torch.Tensor, wanted: torch.Tensor, tensor: Profile, other: Profile) -> Apart:
-    apart = Apart()
-    rows = found.shape[0] if found.ndim else 1
-    step = max(1, _CHUNK * rows // max(1, found.numel()))
-    for start in range(0, rows, step):
-        mine, its = (
-            as_float64((side[start : start + step] if side.ndim else side).reshape(min(step, rows - start), -1))
-            for side in (found, wanted)
-        )
-        units_at = partial(unit, np.maximum(np.abs(mine), np.abs(its)), (tensor.exact_in, other.exact_in))
-        apart.add(mine, its, units_at, np.arange(start, start + len(mine)))
-    return apart
+def padded(layout: Layout) -> Layout:
+    """Return a layout in which vectors without a counterpart are padding, where all hold one number."""
+    sources = sum(len(piece.source.norms(piece.view)) for piece in layout.pieces)
+    if not len(layout.unknown) or len(layout.empty) or not layout.view.counts or layout.count <= sources:
+        return layout
+    number = one_number(layout.view.cut(layout.tensor.read()), layout.unknown)
+    return layout if number is None else replace(layout, empty=layout.unknown, unknown=layout.empty, padding=number)
 
 
 def completed(layout: Layout) -> Layout:
@@ -552,28 +553,3 @@ def _factors(piece: Piece, given: Indexes) -> Array:
     found: Array = np.full(len(given), float(np.median(piece.factors)))
     found[np.isin(given, piece.given)] = piece.factors
     return found
-
-
-def difference_text(layout: Layout, apart: Apart) -> str:
-    """Describe the differences of a tensor most of whose vectors are found in others."""
-    noun = noun_of(layout.view, layout.tensor.shape)
-    texts = [_text(apart, layout.view, layout.tensor.shape)] if apart.differing else []
-    if len(layout.unknown):
-        texts.append(f"altered: {noun} {ranges_text(layout.unknown)} are in no tensor of the baseline")
-    if not texts and any(piece.factor is None for piece in layout.pieces):
-        texts.append("altered: nothing accounts for the factors")
-    return ", ".join(texts) or "altered"
-
-
-def _text(apart: Apart, view: View, shape: tuple[int, ...]) -> str:
-    where = ""
-    vectors = np.unique(apart.vectors)
-    if len(shape) > 1 and len(vectors) < shape[view.counts[0]] if view.counts else False:
-        where = f", in {noun_of(view, shape)} {ranges_text(vectors)}"
-    elif len(shape) == 1 and len(vectors) < shape[0]:
-        where = f", at {ranges_text(vectors)}"
-    unrelated = "; the two have nothing in common" if apart.relative_l2 > _UNRELATED else ""
-    return (
-        f"altered: {apart.differing} of {apart.elements} elements differ{where}, "
-        f"relative L2 {apart.relative_l2:.2g}{unrelated}"
-    )

@@ -10,41 +10,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-_NUMBER: Final = re.compile(r"(?<![^.])\d+(?=\.|$)")  # of a layer or an expert: between dots
+from .siblings import relations
+from .weight_records import Weight, numbers, places, template, with_places
+
 _WRAPPERS: Final = re.compile(r"(^|\.)(base_layer|base_model|_orig_mod|module|_fsdp_wrapped_module)(?=\.)")
 
-COLUMNS: Final = (
-    "target", "baseline", "how", "text", "part", "accounted", "ulp", "relative_l2", "differing", "elements",
-)  # fmt: skip
-_ORDER: Final = ("missing", "extra", "altered")
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """How tensors of the target are laid out in tensors of the baseline; one side may have none."""
-
-    target: tuple[str, ...]
-    baseline: tuple[str, ...]
-    how: tuple[str, ...]  # kinds: equal, cast, transposed, permuted, fused, split, ..., altered, missing, extra
-    text: str
-    accounted: bool = True
-    ulp: float | None = None  # most that rounding moved an element, of the coarser dtype
-    relative_l2: float | None = None
-    differing: int | None = None  # elements beyond what rounding allows
-    elements: int | None = None
-    part: str = ""  # of the baseline's tensors, where it is not all of them: rows 0-767 of 2304
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """All of it by column, as CSV and JSON have it."""
-        cells = {name: getattr(self, name) for name in COLUMNS}
-        return cells | {name: " + ".join(cells[name]) for name in ("target", "baseline", "how")}
+_ORDER: Final = ("missing", "extra", "exchanged", "altered")
+_MOST_NUMBERS: Final = 8
+_MOST_NAMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +72,34 @@ class Weights:
     def answer(self) -> str:
         """Return all of it in lines: first the verdict, then what is not accounted for, then the rest."""
         wrong = [weight for weight in self.found if not weight.accounted]
+        unlike = [weight for weight in self.found if weight.accounted and "unlike" in weight.how]
         sides = ", ".join(f"{label} ({count} tensors)" for label, count in zip(self.labels, self.counts, strict=True))
         if wrong:
-            head = f"{len(wrong)} of {len(self.found)} weights are not accounted for: {sides}"
+            head = f"{len(wrong)} of {len(self.found)} weights are not accounted for"
         else:
-            head = f"{'All weights' if not self.not_whole else 'The weights that are there'} are accounted for: {sides}"
-        right = [weight for weight in self.found if weight.accounted]
-        lines = [*self.not_whole, head, *_block("Not accounted for:", wrong), *_block("Accounted for:", right)]
-        return "\n".join(lines)
+            head = f"{'All weights' if not self.not_whole else 'The weights that are there'} are accounted for"
+        if unlike:
+            head += f", {len(unlike)} {'more' if wrong else 'of them'} laid out unlike other layers"
+        right = [weight for weight in self.found if weight.accounted and "unlike" not in weight.how]
+        blocks = (
+            ("Not accounted for:", wrong),
+            ("Accounted for, but laid out unlike the same weight of other layers:", unlike),
+            ("Accounted for:", right),
+        )
+        known = dict(zip(map(id, self.found), relations(self.found), strict=True))
+        lines = [line for title, some in blocks for line in _block(title, some, known)]
+        return "\n".join([*self.not_whole, f"{head}: {sides}", *lines])
 
 
-def _block(title: str, weights: Sequence[Weight]) -> Iterator[str]:
-    groups: dict[tuple[str, str, str], list[Weight]] = {}
+def _block(title: str, weights: Sequence[Weight], known: Mapping[int, Hashable]) -> Iterator[str]:
+    groups: dict[Hashable, list[Weight]] = {}
     for weight in weights:
-        key = _templates(weight.target), _templates(weight.baseline), weight.text
-        groups.setdefault(key, []).append(weight)
+        groups.setdefault((known[id(weight)], weight.how, weight.text), []).append(weight)
     if groups:
         yield ""
         yield title
     for group in sorted(groups.values(), key=_place):
         yield f"  {_line(group)}"
-
-
-def _templates(names: Sequence[str]) -> str:
-    """Return names with ``*`` for the number that differs from layer to layer."""
-    return " + ".join(dict.fromkeys(map(template, names)))
 
 
 def _place(group: Sequence[Weight]) -> tuple[int, float]:
@@ -129,48 +111,79 @@ def _place(group: Sequence[Weight]) -> tuple[int, float]:
 
 
 def _line(group: Sequence[Weight]) -> str:
+    """Return one line for weights of one relation: their names with ``*`` for what differs from layer to layer."""
     first = group[0]
-    if len(group) == 1:
-        ours, theirs, count = " + ".join(_short(first.target)), " + ".join(_short(first.baseline)), ""
-    else:
-        ours, theirs = _templates(first.target), _templates(first.baseline)
-        count = f"{len(group)} x "
-    same = ours == theirs
-    names = ours if same or not theirs else f"{ours} = {theirs}" if ours else theirs
-    places = _numbers_text(group) if len(group) > 1 else ""
+    ours, theirs = (_names([getattr(weight, side) for weight in group]) for side in ("target", "baseline"))
+    names = ours if ours == theirs or not theirs else f"{ours} = {theirs}" if ours else theirs
+    count, layers = (f"{len(group)} x ", _numbers_text(group)) if len(group) > 1 else ("", "")
     parts = dict.fromkeys(weight.part for weight in group if weight.part)
     shown = list(parts) if len(parts) < 3 else [*list(parts)[:2], "..."]
     texts = [*shown, *([first.text] if first.text else [])]
-    return f"{count}{names}{places}: {', '.join(texts)}"
+    return f"{count}{names}{layers}: {', '.join(texts)}"
 
 
-def _short(names: Sequence[str]) -> Sequence[str]:
-    """Return names, of many alike ones the first and the last."""
-    if len(names) <= 4 or len(set(map(template, names))) > 1:
-        return names
-    return (names[0], "...", names[-1])
+def _names(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return the names of one side of a group, ``*`` for what differs from row to row; many names are in braces."""
+    names = [_starred([row[place] for row in rows]) for place in range(len(rows[0]))]
+    if len(names) > _MOST_NAMES:
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(template(name), []).append(name)
+        names = [_braced(some) for some in alike.values()]
+    return " + ".join(dict.fromkeys(names))
+
+
+def _braced(names: Sequence[str]) -> str:
+    """Return names of one template as one: ``experts.{0-2, 5}.weight``."""
+    columns = list(zip(*map(places, names), strict=True))
+    varying = [column for column in columns if len(set(column)) > 1]
+    if len(varying) < 2:
+        shown = [f"{{{_listed(column)}}}" if column in varying else column[0] for column in columns]
+        return with_places(names[0], shown)
+    starred = with_places(names[0], ["*" if column in varying else column[0] for column in columns])
+    return f"{starred} ({_listed([*map('.'.join, zip(*varying, strict=True))])})"
+
+
+def _varying(names: Sequence[str]) -> list[int]:
+    """Return which of their numbers names of one template do not have in common."""
+    return [place for place, column in enumerate(zip(*map(numbers, names), strict=True)) if len(set(column)) > 1]
+
+
+def _starred(names: Sequence[str]) -> str:
+    """Return names of one template as one, with ``*`` for the numbers that differ."""
+    varying = _varying(names)
+    return with_places(
+        names[0], ["*" if place in varying else str(number) for place, number in enumerate(numbers(names[0]))]
+    )
 
 
 def _numbers_text(group: Sequence[Weight]) -> str:
-    """Return the layers of a group, if its names have one number."""
-    found = sorted(places[0] for weight in group if len(places := numbers((weight.target or weight.baseline)[0])) == 1)
-    if len(found) != len(group) or len(set(found)) != len(group):
+    """Return the layers of a group; of both sides if these count otherwise."""
+    sides = []
+    for some in ([weight.target for weight in group], [weight.baseline for weight in group]):
+        heads = [names[0] for names in some if names]
+        varying = _varying(heads)
+        sides.append([tuple(numbers(name)[place] for place in varying) for name in heads])
+    ours, theirs = sides
+    is_same = all(one[: len(its)] == its[: len(one)] for one, its in zip(ours, theirs, strict=False))
+    if is_same and len((ours or theirs)[0]) != 1:
         return ""
-    if found == list(range(found[0], found[0] + len(found))):
-        return f" ({found[0]}-{found[-1]})"
-    return f" ({', '.join(map(str, found[:8]))}{', ...' if len(found) > 8 else ''})"
+    order = sorted(range(len(group)), key=lambda place: (ours or theirs)[place])
+    texts = [_listed([".".join(map(str, side[place])) for place in order]) for side in sides if side and any(side)]
+    return f" ({texts[0]})" if is_same else f" ({' = '.join(texts)})"
 
 
-@lru_cache(maxsize=1 << 16)
-def template(name: str) -> str:
-    """Return a name with ``*`` for its numbers."""
-    return _NUMBER.sub("*", name)
-
-
-@lru_cache(maxsize=1 << 16)
-def numbers(name: str) -> tuple[int, ...]:
-    """Return the numbers in a name."""
-    return tuple(map(int, _NUMBER.findall(name)))
+def _listed(shown: Sequence[str]) -> str:
+    """Return numbers as text, those that follow one another as a range: ``0-3, 5``."""
+    texts: list[str] = []
+    start = 0
+    for stop in range(1, len(shown) + 1):
+        goes_on = stop < len(shown) and shown[stop].isdigit() and shown[stop - 1].isdigit()
+        if not (goes_on and int(shown[stop]) == int(shown[stop - 1]) + 1):
+            run = shown[start:stop]
+            texts += [f"{run[0]}-{run[-1]}"] if len(run) > 1 else run
+            start = stop
+    return ", ".join([*texts[:_MOST_NUMBERS], *(["..."] if len(texts) > _MOST_NUMBERS else [])])
 
 
 @lru_cache(maxsize=1 << 16)

@@ -58,8 +58,10 @@ class Layout:
     view: View
     count: int  # vectors of the view
     pieces: list[Piece]
-    empty: Indexes  # vectors without an element but 0
+    empty: Indexes  # vectors that hold `padding` alone
     unknown: Indexes  # vectors that no tensor has
+    padding: float = 0.0
+    is_certain: bool = True  # False if elements that are equal leave several orders
 
     @property
     def share(self) -> float:

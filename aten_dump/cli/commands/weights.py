@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from ...analysis.checkpoints.found_weights import COLUMNS, Weights
+from ...analysis.checkpoints.found_weights import Weights
 from ...analysis.checkpoints.stored_tensors import open_checkpoint
+from ...analysis.checkpoints.weight_records import COLUMNS
 from ...analysis.weights import weights
 from ...report.value_rows import write_csv, write_json
 from ...whole_files import refuse_to_replace_part_of
@@ -24,18 +25,19 @@ from ..files import opened
     type=click.Choice(["text", "json", "csv"]),
     default="text",
     show_default=True,
-    help="Text with one line for equal layers; or a row for each tensor.",
+    help="Text with one line for layers of one relation; or a row for each tensor.",
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def command(target: Path, baseline: Path, form: str, output: Path | None) -> None:
     """Match the weights of TARGET to those of BASELINE by their contents; names do not matter.
 
     Each is a safetensors file, a folder or an index of several, a state dict of torch.save (.pt, .pth, .bin), or a
-    dump. Nothing in a file is run. A match may be equal, cast, transposed, permuted, fused, split, padded, tied, scaled
-    or merged of several weights (LoRA, norms). Other weights are altered, extra or missing.
+    dump. Nothing in a file is run. A match may be equal, cast, transposed, permuted, fused, split, padded, tied,
+    scaled, moved by a constant or merged of several weights (LoRA, norms). Other weights are altered, exchanged, extra
+    or missing. The answer names weights that are laid out unlike the same weight of other layers.
 
-    Exit code 0: every weight is matched; 1: one is altered, extra or missing; 2: a file cannot be read, or a dump is
-    incomplete; 3: the tool itself failed.
+    Exit code 0: every weight is matched; 1: one is altered, exchanged, extra or missing; 2: a file cannot be read, or a
+    dump is incomplete; 3: the tool itself failed.
 
     \b
     Examples

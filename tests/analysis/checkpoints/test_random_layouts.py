@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import pytest
@@ -17,7 +17,7 @@ State: TypeAlias = "dict[str, Tensor]"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def original(seed: int) -> State:
+def original(seed: int, layers: Sequence[int] = (1, 3)) -> State:
     chosen = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     width = chosen.choice([32, 48, 64])
@@ -27,7 +27,7 @@ def original(seed: int) -> State:
         "q.bias": (width,), "n.weight": (width,), "conv.weight": (width, 16, 3),
     }  # fmt: skip
     found = {"embed.weight": torch.randn(100, width, generator=generator)}
-    for layer in range(chosen.choice([1, 3])):
+    for layer in range(chosen.choice(layers)):
         for name, shape in shapes.items():
             offset = 1.0 if name in ("n.weight", "down.weight") else 0.0  # rows that are nearly parallel
             found[f"layers.{layer}.{name}"] = offset + 0.05 * torch.randn(*shape, generator=generator)
@@ -104,6 +104,7 @@ def test_a_port_is_accounted_for_and_its_fault_is_named(seed: int) -> None:
     for sides in ((port, state), (state, port)):
         found = aten_dump.weights(*sides)
         assert found.exit_code == 0, found.answer()
+        assert not any({"unlike", "exchanged"} & set(weight.how) for weight in found), found.answer()
     chosen = random.Random(seed + 2)
     name = chosen.choice([name for name, tensor in port.items() if tensor.ndim > 1])
     for fault in FAULTS:
@@ -113,3 +114,19 @@ def test_a_port_is_accounted_for_and_its_fault_is_named(seed: int) -> None:
         sources = set(aten_dump.weights(port, state).of(name).baseline)
         guilty = [weight for weight in found if not weight.accounted]
         assert all(name in weight.target or sources & set(weight.baseline) for weight in guilty), found.answer()
+
+
+@pytest.mark.parametrize("seed", one_in(3, range(12)))
+def test_a_weight_that_two_layers_of_a_port_exchanged_is_named(seed: int) -> None:
+    chosen, state = random.Random(seed + 3), original(seed, [3])
+    port = ported(state, seed)
+    name = chosen.choice([name for name in port if ".0." in name])
+    other = name.replace(".0.", f".{chosen.choice((1, 2))}.")
+    port |= {name: port[other], other: port[name]}
+    for sides in ((port, state), (state, port)):
+        found = aten_dump.weights(*sides)
+        assert found.exit_code == 1, found.answer()
+        wrong = [weight for weight in found if "exchanged" in weight.how]
+        assert {name, other} <= {one for weight in wrong for one in (*weight.target, *weight.baseline)}
+        sources = {*found.of(name).baseline, *found.of(other).baseline, name, other}
+        assert all(sources & {*weight.target, *weight.baseline} for weight in wrong), found.answer()
