@@ -252,30 +252,28 @@ def _settled(
         sides[side].renumber(shared, noise[side])
     found = ask(sides)
     if found.differs and in_parts:
-        parts = _parts(sides, steps, contents, found)
-        if parts.meet():
-            again = ask(sides)
-            found = replace(again, notes=(*again.notes, *parts.notes))
-        if found.differs and (
-            same := let_same_rows_meet(sides, found.odd, partial(_watch, steps, contents, shared=Shared()))
-        ):
-            again = ask(sides)
-            found = replace(again, notes=(*again.notes, *parts.notes, same))
-        found = replace(found, parts=parts)
+        found = _laid_out(sides, found, partial(_watch, steps, contents), ask)
     return replace(found, contents=contents, ask=ask)
 
 
-def _parts(
+def _laid_out(
     sides: tuple[Evaluation, Evaluation],
-    steps: tuple[EvaluatedStep, EvaluatedStep],
-    contents: tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]],
     found: Evaluated,
-) -> PartsFound:
-    """Evaluate both sides once more, and find which values are parts of the other side's."""
+    watch: Callable[..., None],
+    ask: Callable[[tuple[Evaluation, Evaluation]], Evaluated],
+) -> Evaluated:
+    """Let what is a part of the other side's, or has its rows in other places, meet; compare the ends again."""
     parts, shared = PartsFound(sides, found.ends, found.sources.relaid), Shared()
     for side in (0, 1):
-        _watch(steps, contents, side, partial(parts.watch, side), shared=shared)
-    return parts
+        watch(side, partial(parts.watch, side), shared=shared)
+    notes: tuple[str, ...] = ()
+    if parts.meet():
+        notes = parts.notes
+        found = ask(sides)
+    if found.differs and (same := let_same_rows_meet(sides, found.odd, partial(watch, shared=Shared()))):
+        notes = (*notes, same)
+        found = ask(sides)
+    return replace(found, notes=(*found.notes, *notes), parts=parts)
 
 
 def _watch(

@@ -160,7 +160,10 @@ def _is_part(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 class PartsFound:
-    """Finds the parts, and lets both sides have their numbers."""
+    """Finds the parts, and lets both sides have their numbers.
+
+    It has more than twenty methods, because what was seen of each value is asked for in many ways.
+    """
 
     def __init__(self, sides: Sides, ends: tuple[Sequence[End], Sequence[End]], relaid: Sequence[Relaid] = ()) -> None:
         """Take both sides, whose ends differ, and their sources with elements in other places."""

@@ -128,11 +128,16 @@ class Matching:
                     self._add(side, group)
 
     def _matched(self, ours: list[Group], theirs: list[Group]) -> tuple[list[Group], list[Group]]:
-        """Match memory; return what has no counterpart."""
+        """Match memory; return what has no counterpart. Of two that were changed alike each has its own."""
         known = _Wholes(theirs)
         left, taken = [], set[int]()
         for group in ours:
-            found = next((m for other in known.like(group) if (m := match(group, other)) is not None), None)
+            found: Match | None = None
+            for other in known.like(group):
+                if (found is None or id(other) not in taken) and (one := match(group, other)) is not None:
+                    found = one
+                    if id(other) not in taken:
+                        break
             if found is None:
                 left.append(group)
                 continue
