@@ -129,3 +129,70 @@ def test_two_mistakes_in_one_region_are_still_a_difference(tmp_path: Path) -> No
     assert found.exit_code == 1, found.answer()
     assert found.cause is not None
     assert not re.search("agrees? (if it|without)", found.cause.text)
+
+
+# -- several layers, layouts that are only supposed -------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.readers = nn.ModuleList(Reader(attend) for _ in range(5))
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        for reader in self.readers:
+            x = x + reader(x, real)
+        return x
+
+
+def deep(path: Path, attend: Callable[..., Tensor]) -> Path:
+    model = Deep(attend)
+    x = torch.randn(ROWS, WORDS, WIDTH, generator=torch.Generator().manual_seed(1))
+    real = torch.arange(WORDS) < torch.tensor([[WORDS], [WORDS - 2]])
+    with DumpMode(DumpConfig(path=path, data="tensor"), model=model) as dump:
+        model(x, real).square().mean().backward()
+        dump.step()
+    return path
+
+
+def test_a_mistake_in_each_of_several_layers_is_looked_for_in_the_first(tmp_path: Path) -> None:
+    """All layers together are too many calls to try many changes on."""
+    target = deep(tmp_path / "target", partial(in_parts, mistake="not scaled"))
+    found = compare(target, deep(tmp_path / "baseline", plain))
+    assert found.exit_code == 1 and found.cause is not None
+    line = int(re.findall(r"test_corrections\.py:(\d+)", found.cause.row.place.source)[0])
+    assert "# not scaled" in Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1], found.answer()
+
+
+def routed(path: Path, *, is_sorted: bool, mistake: bool = False) -> Path:
+    """Rows that go through the expert of their own, weighted: one by one with a mask, or sorted by expert."""
+    torch.manual_seed(0)
+    experts, gate = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.Linear(8, 3)
+    x = torch.randn(12, 8)
+    with DumpMode(DumpConfig(path=path, data="tensor"), model=experts) as dump:
+        for _ in range(2):
+            weight, of = gate(x).softmax(-1).max(-1)
+            if is_sorted:
+                order = of.argsort(stable=True)
+                parts = x[order].split(torch.bincount(of, minlength=3).tolist())
+                y = torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])[order.argsort()]
+                weight = weight[order] if mistake else weight  # of the wrong row
+                y = y * weight[:, None]
+            else:
+                y = torch.zeros_like(x)
+                for number, expert in enumerate(experts):
+                    y = y + (weight * (of == number))[:, None] * expert(x)
+            x = x + y
+        x.square().mean().backward()
+        dump.step()
+    return path
+
+
+def test_what_lies_in_another_order_may_be_the_mistake(tmp_path: Path) -> None:
+    baseline = routed(tmp_path / "baseline", is_sorted=False)
+    right = compare(routed(tmp_path / "right", is_sorted=True), baseline)
+    assert right.exit_code == 0, right.answer()
+    found = compare(routed(tmp_path / "wrong", is_sorted=True, mistake=True), baseline)
+    assert found.exit_code == 1 and found.cause is not None
+    line = int(re.findall(r"test_corrections\.py:(\d+)", found.cause.row.place.source)[0])
+    assert "# of the wrong row" in Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1], found.answer()
