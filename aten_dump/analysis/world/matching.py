@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from ...dump import Value
 from ..ends.ends import End
+from ..rerun.shared_memory import extent
 from ..signatures.signature import TOLERANCE
 from .arrangements import Arrangement
 from .groups import Group, Match, match, near, norm, right_ranks
@@ -123,8 +125,9 @@ class Matching:
         alone = [[one for group in groups for one in _by_rank(group)] for groups in rest]
         rest = self._matched(alone[0], alone[1])
         for side in (0, 1):
+            known = [match.baseline if side else match.target for match in self._found.left]
             for group in rest[side]:
-                if self._is_end(side, group):
+                if self._is_end(side, group) and not _is_within(group, known):
                     self._add(side, group)
 
     def _matched(self, ours: list[Group], theirs: list[Group]) -> tuple[list[Group], list[Group]]:
@@ -155,6 +158,26 @@ class Matching:
             if is_changed and not is_known and not self._sides[side].is_read(value):
                 return True
         return False
+
+
+def _is_within(group: Group, known: Sequence[Group]) -> bool:
+    """Return True if other groups hold all memory of one: it was taken in parts and as a whole."""
+    return all(
+        value.storage
+        and sum(
+            other.numel
+            for one in known
+            for other in one.values.values()
+            if other.storage == value.storage and other.rank is value.rank and _overlap(value, other)
+        )
+        >= value.numel
+        for value in group.values.values()
+    )
+
+
+def _overlap(one: Value, other: Value) -> bool:
+    (low, high), (start, end) = extent(one), extent(other)
+    return low < end and start < high
 
 
 class _Wholes:
