@@ -457,7 +457,11 @@ class Causes:
             return self._one_sided(first, None, cones)
         told = f"the target computes {_op(first)}, the baseline {_op(other)}"
         if first.op == other.op:
-            told = f"both compute {_op(first)}, the target of {_given(first)}, the baseline of {_given(other)}"
+            given = _given(first), _given(other)
+            of = (
+                "of other contents" if given[0] == given[1] else f"the target of {given[0]}, the baseline of {given[1]}"
+            )
+            told = f"both compute {_op(first)}, {of}"
         text = f"{told} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
 
