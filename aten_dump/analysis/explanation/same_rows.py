@@ -38,28 +38,35 @@ def let_same_rows_meet(sides: Sides, odd: tuple[Sequence[End], Sequence[End]], w
         odd: their ends that differ.
         watch: evaluates a side once more, and calls a function with each value and its tensor.
     """
-    if any(end.kind != "output" for some in odd for end in some):
+    ends = [*odd[0], *odd[1]]
+    if not ends or any(end.kind != "output" for end in ends):
         return ""
     lists = _lists_of(sides[0]), _lists_of(sides[1])
     of_ends = {_place_of(side, end) for side, some in zip(sides, odd, strict=True) for end in some}
     counts = {place: (_rows_of(lists[0][place]), _rows_of(lists[1][place])) for place in lists[0] if place in lists[1]}
     if not of_ends <= counts.keys():
         return ""
-    most, places = _most_common(counts)
-    asked = {place for place in (*places, *of_ends) if place is not None}
+    groups = _grouped(counts)
+    of_own = {counts[place] for place in of_ends if place and len(groups[counts[place]]) >= _LEAST_PLACES}
+    most = max(groups, key=lambda rows: len(groups[rows]))
+    checked = of_own or {most}  # where only some rows are output, as the last ones, those of all others must agree
+    asked = {place for place in (*(one for rows in checked for one in groups[rows]), *of_ends) if place is not None}
     if not all(can_hold(counts[place]) for place in asked):
         return ""
     sums = [_sums_of(side, [value for place in asked for value in lists[side][place]], watch) for side in (0, 1)]
     alike = {place: _alike(sums, (lists[0][place], lists[1][place])) for place in asked}
-    of_most = [rows for place in places if (rows := alike[place]) is not None]
-    others = [alike[place] for place in of_ends if place is not None and place not in places]  # as only the last ones
-    if len(of_most) < _LEAST_PLACES or not all(map(_has_all, (torch.stack(of_most).all(0), *others))):
+    for rows in checked:
+        found = [one for place in groups[rows] if (one := alike[place]) is not None]
+        if len(found) < _LEAST_PLACES or not _has_all(torch.stack(found).all(0)):
+            return ""
+    if not all(_has_all(alike[place]) for place in of_ends if place is not None):
         return ""
     for side, some in enumerate(odd):
         for end in some:
             if end.number is not None:
                 sides[1 - side].holders.setdefault(end.number, [])
-    return f"both compute the same rows in other places, {most[0]} rows against {most[1]}: the outputs have the same"
+    shown = " and ".join(f"{rows[0]} rows against {rows[1]}" for rows in sorted(checked))
+    return f"both compute the same rows in other places, {shown}: the outputs have the same"
 
 
 def _alike(
@@ -72,12 +79,12 @@ def _alike(
     return alike_rows(ours, theirs, TOLERANCE)
 
 
-def _most_common(counts: Mapping[_Place, _Counts]) -> tuple[_Counts, list[_Place]]:
-    """Return how many rows both sides make at most places, and these."""
+def _grouped(counts: Mapping[_Place, _Counts]) -> dict[_Counts, list[_Place]]:
+    """Return the places by how many rows both sides make there."""
     found: dict[_Counts, list[_Place]] = defaultdict(list)
     for place, rows in counts.items():
         found[rows].append(place)
-    return max(found.items(), key=lambda item: len(item[1]))
+    return found
 
 
 def _has_all(alike: torch.Tensor | None) -> bool:
