@@ -5,9 +5,9 @@ Theory of operation
     with the same final contents. Memory that the step reads later may be a bucket or a staging buffer: it counts only
     if the same amount of the other side's memory had these initial contents and was written too. An update may be too
     small to show beside the old contents, so the changes are compared. Memory that begins otherwise on both sides and
-    is changed by the same is the same in another form; if it is changed otherwise, as running means are that were not
-    restored, it differs. If the other side wrote no such memory, it may have allocated
-    the result (`kept.py`); then the contents of the old memory are no end.
+    is changed by the same is the same in another form. Running means that were not restored are changed otherwise, and
+    differ. If the other side wrote no such memory, it may have allocated the result (`kept.py`); then the contents of
+    the old memory are no end.
 """
 
 from __future__ import annotations

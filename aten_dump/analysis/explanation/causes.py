@@ -336,14 +336,15 @@ class Causes:
                 if each is None or given is None:
                     continue
                 looking = self._looking(given, each, tried)
-                if cause.kind == "argument" and looking(None).is_argument(cause.target, cause.baseline):
+                whole, found = looking(None), None
+                if cause.kind == "argument" and whole.is_argument(cause.target, cause.baseline):
                     return cause
-                found = None
                 for smaller in islice(repair.alike(each, value) if not tried else (), _MOST_FIRST):
-                    if found is None:
-                        found = looking(smaller).find(given.region.work + (MOST_WORK - work) * _OF_FIRST)
-                        work += smaller.work
-                found = found or looking(None).find(MOST_WORK - work)
+                    found = looking(smaller).find(given.region.work + (MOST_WORK - work) * _OF_FIRST)
+                    work += smaller.work
+                    if found is not None:
+                        break
+                found = found or whole.find(MOST_WORK - work)
                 work += given.region.work
                 if found is not None:
                     pair = self._pairs[0].get(found.call.id)
@@ -458,10 +459,8 @@ class Causes:
         told = f"the target computes {_op(first)}, the baseline {_op(other)}"
         if first.op == other.op:
             given = _given(first), _given(other)
-            of = (
-                "of other contents" if given[0] == given[1] else f"the target of {given[0]}, the baseline of {given[1]}"
-            )
-            told = f"both compute {_op(first)}, {of}"
+            apart = f"the target of {given[0]}, the baseline of {given[1]}"
+            told = f"both compute {_op(first)}, {'of other contents' if given[0] == given[1] else apart}"
         text = f"{told} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
 

@@ -195,7 +195,7 @@ class Corrections:
         everywhere = [place for place in self._places if any(call.id in self._changed for call in place.calls.values())]
         computing = [place for place in everywhere if not _is_view(place.first)]  # a view's reader reads the same
         own = [place for place in everywhere if any(map(self._is_own, place.calls.values()))]
-        own_computing = [place for place in own if place in computing]
+        own_computing = [place for place in own if not _is_view(place.first)]
         for way, places in (
             (self._literals, own),
             (self._left_out, own_computing),

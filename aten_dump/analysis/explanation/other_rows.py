@@ -43,7 +43,7 @@ class OtherRows:
         pairs = [(value, places[1][at]) for at, value in places[0].items() if at in places[1]]
         if not any(one.shape != two.shape or self._may_be_reordered(one, two) for one, two in pairs):
             return
-        sums = [_sums_of(side, {pair[side].id for pair in pairs}, watch) for side in (0, 1)]
+        sums = [sums_of(side, {pair[side].id for pair in pairs}, watch) for side in (0, 1)]
         arrangement = Arrangement()
         for value, like in pairs:
             if value.id not in sums[0] or like.id not in sums[1]:
@@ -92,7 +92,7 @@ class OtherRows:
         return (whole - self._other[side] - _integers_of(self._sides[side])) | self._same[side]
 
 
-def _sums_of(side: int, wanted: Container[int], watch: Watch) -> Mapping[int, RowSums]:
+def sums_of(side: int, wanted: Container[int], watch: Watch) -> Mapping[int, RowSums]:
     """Evaluate a side once more, and return what is kept of the rows of some values, by id."""
     found: dict[int, RowSums] = {}
 
@@ -106,14 +106,17 @@ def _sums_of(side: int, wanted: Container[int], watch: Watch) -> Mapping[int, Ro
 
 def _by_place(side: Evaluation) -> dict[tuple[Hashable, int], Value]:
     """Return the floats that the calls of a side make, in two dimensions or more, by place, size of a row and turn."""
-    made = [
-        (call, value)
-        for call in side.flow.calls()
-        for _, value in side.flow.results(call)
-        if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided"
-    ]
-    keys = ordinals((*place_of(call), value.shape[-1]) for call, value in made)
-    return {key: value for key, (_, value) in zip(keys, made, strict=True)}
+    made = list(made_in_rows(side))
+    keys = ordinals((*place_of(call), value.shape[-1]) for call, _, value in made)
+    return {key: value for key, (_, _, value) in zip(keys, made, strict=True)}
+
+
+def made_in_rows(side: Evaluation) -> Iterator[tuple[Call, str, Value]]:
+    """Yield the floats that the calls of a side make, in two dimensions or more, with their slots."""
+    for call in side.flow.calls():
+        for slot, value in side.flow.results(call):
+            if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided":
+                yield call, slot, value
 
 
 def _integers_of(side: Evaluation) -> set[int]:

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -21,11 +21,11 @@ from ..evaluation.evaluation import Evaluation
 from ..pairing.call_keys import place_of
 from ..signatures.signature import TOLERANCE
 from .arrangement import RowSums, alike_rows, can_hold
+from .other_rows import Watch, made_in_rows, sums_of
 
 _LEAST_PLACES: Final = 3  # at which both programs make the same rows
 
 Sides = tuple[Evaluation, Evaluation]
-Watch = Callable[[int, Callable[[Value, torch.Tensor], None]], None]
 _Place = tuple[Hashable, int]  # of a program, and the size of a row
 _Counts = tuple[int, int]  # of the rows of both sides
 
@@ -53,7 +53,7 @@ def let_same_rows_meet(sides: Sides, odd: tuple[Sequence[End], Sequence[End]], w
     asked = {place for place in (*(one for rows in checked for one in groups[rows]), *of_ends) if place is not None}
     if not all(can_hold(counts[place]) for place in asked):
         return ""
-    sums = [_sums_of(side, [value for place in asked for value in lists[side][place]], watch) for side in (0, 1)]
+    sums = [sums_of(side, {value.id for place in asked for value in lists[side][place]}, watch) for side in (0, 1)]
     alike = {place: _alike(sums, (lists[0][place], lists[1][place])) for place in asked}
     for rows in checked:
         found = [one for place in groups[rows] if (one := alike[place]) is not None]
@@ -70,12 +70,12 @@ def let_same_rows_meet(sides: Sides, odd: tuple[Sequence[End], Sequence[End]], w
 
 
 def _alike(
-    sums: Sequence[Mapping[int, torch.Tensor]], lists: tuple[Sequence[Value], Sequence[Value]]
+    sums: Sequence[Mapping[int, RowSums]], lists: tuple[Sequence[Value], Sequence[Value]]
 ) -> torch.Tensor | None:
     """Return which rows of two lists are the same, bool[rows, rows there]; None if not all were made."""
     if any(value.id not in sums[side] for side in (0, 1) for value in lists[side]):
         return None
-    ours, theirs = (torch.cat([sums[side][value.id] for value in lists[side]]) for side in (0, 1))
+    ours, theirs = (torch.cat([sums[side][value.id].sums for value in lists[side]]) for side in (0, 1))
     return alike_rows(ours, theirs, TOLERANCE)
 
 
@@ -99,10 +99,8 @@ def _has_all(alike: torch.Tensor | None) -> bool:
 def _lists_of(side: Evaluation) -> dict[_Place, list[Value]]:
     """Return the floats that the calls of a side make, in two dimensions or more, by place and size of a row."""
     found: dict[_Place, list[Value]] = defaultdict(list)
-    for call in side.flow.calls():
-        for slot, value in side.flow.results(call):
-            if value.is_floating and len(value.shape) > 1 and value.numel and value.layout_name == "strided":
-                found[_at(call, slot), value.shape[-1]].append(value)
+    for call, slot, value in made_in_rows(side):
+        found[_at(call, slot), value.shape[-1]].append(value)
     return found
 
 
@@ -121,16 +119,3 @@ def _at(call: Call, slot: str) -> Hashable:
 
 def _rows_of(values: Sequence[Value]) -> int:
     return sum(value.numel // value.shape[-1] for value in values)
-
-
-def _sums_of(side: int, values: Sequence[Value], watch: Watch) -> Mapping[int, torch.Tensor]:
-    """Evaluate a side once more, and return what is kept of the rows of some values, by id."""
-    wanted = {value.id for value in values}
-    found: dict[int, torch.Tensor] = {}
-
-    def keep(value: Value, tensor: torch.Tensor) -> None:
-        if value.id in wanted and tensor.layout is torch.strided and not tensor.is_complex():
-            found[value.id] = RowSums.of(tensor).sums
-
-    watch(side, keep)
-    return found

@@ -134,11 +134,6 @@ class Rows:
         sums = torch.view_as_real(self.sums.flatten(1)).permute(1, 0, 2).flatten(1)
         return torch.cat((norms.unsqueeze(-1), sums), -1)[norms > 0]
 
-    @property
-    def is_one(self) -> bool:
-        """True if there is a single sample, [1, ...]."""
-        return self.shape[0] == 1
-
     def projections(self) -> list[complex]:
         """Return the projections of the whole tensor."""
         return _projections(self.sums, self.last)

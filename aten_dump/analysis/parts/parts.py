@@ -82,10 +82,14 @@ class _Way:
 
     def fits(self, part: Shape, whole: Shape) -> bool:
         """Return True if tensors of these shapes, as they are viewed, may be a part and its whole."""
-        if self.part is _one_of_equal and whole[:1] != (1,):
+        if not self.may_be_whole(whole):
             return False
         smaller = dimensions_of(part, whole)
         return bool(smaller) if self.dim is None else len(smaller) == 1 and self.is_along(smaller[0], len(part))
+
+    def may_be_whole(self, shape: Shape) -> bool:
+        """Return True if a tensor of a shape, as it is viewed, may hold parts: what is equal for all is held once."""
+        return self.part is not _one_of_equal or shape[:1] == (1,)
 
     def is_along(self, dim: int, dims: int) -> bool:
         """Return True if blocks may lie along a dimension of what is viewed, of so many."""
@@ -192,12 +196,13 @@ class PartsFound:
             return
         if not is_number:
             known[_as_it_is][value.id] = Rows(tensor)
-        if not is_end and _has_equal_samples(tensor):
+        is_repeated = not is_end and _has_equal_samples(tensor)
+        if is_repeated:
             number = self._sides[side].numbering.find(sign(tensor[:1]))
             if number is not None and self._sides[1 - side].holders.get(number):
                 self._repeated.append((side, value, number))
         for view in views if tensor.is_floating_point() else ():
-            if view is _one_of_equal and (is_end or not _has_equal_samples(tensor)):
+            if view is _one_of_equal and not is_repeated:
                 continue
             seen = view(tensor)
             if seen.dim() > 1 or is_end:  # single numbers that are no ends are often equal by chance
@@ -279,7 +284,7 @@ class PartsFound:
     def _look(self, way: _Way, covered: Sequence[dict[int, list[_Covering]]]) -> None:
         """Look for parts in one way, and add each to what it covers a part of."""
         rows = [
-            {id: one for id, one in self._rows[side][way.whole].items() if way.part is not _one_of_equal or one.is_one}
+            {id: one for id, one in self._rows[side][way.whole].items() if way.may_be_whole(one.shape)}
             for side in (0, 1)
         ]
         wholes = Blocks(rows[0]), Blocks(rows[1])

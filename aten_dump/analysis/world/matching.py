@@ -165,19 +165,20 @@ def _is_within(group: Group, known: Sequence[Group]) -> bool:
     return all(
         value.storage
         and sum(
-            other.numel
+            _shared_bytes(value, other)
             for one in known
             for other in one.values.values()
-            if other.storage == value.storage and other.rank is value.rank and _overlap(value, other)
+            if other.storage == value.storage and other.rank is value.rank
         )
-        >= value.numel
+        >= _shared_bytes(value, value)
         for value in group.values.values()
     )
 
 
-def _overlap(one: Value, other: Value) -> bool:
+def _shared_bytes(one: Value, other: Value) -> int:
+    """Return how many bytes of one storage two values have in common."""
     (low, high), (start, end) = extent(one), extent(other)
-    return low < end and start < high
+    return max(0, min(high, end) - max(low, start))
 
 
 class _Wholes:
