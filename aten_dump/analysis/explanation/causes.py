@@ -446,6 +446,9 @@ class Causes:
             known = None if call is None else self._pairs[side].get(call.id)
             if known is not None and self._candidates.is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
+            if known is not None and self._shows_what_will_be(known):
+                slot, text = next(self._rewired(known.target, known.baseline))
+                return Cause("rewired", known.target, known.baseline, text, "", slot)
         if first is None or other is None:
             return self._one_sided(first, other, cones)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]
@@ -463,6 +466,13 @@ class Causes:
             told = f"both compute {_op(first)}, {'of other contents' if given[0] == given[1] else apart}"
         text = f"{told} ({_line(other)})"
         return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
+
+    def _shows_what_will_be(self, pair: Pair) -> bool:
+        """Return True if two views differ as one shows memory that is being written, as that of a collective under way."""
+        calls = pair.target, pair.baseline
+        return all(side.flow.is_view(call) for side, call in zip(self._sides, calls, strict=True)) and any(
+            value.undefined for call in calls for _, value in call.input_values()
+        )
 
     def _may_stand_for(self, target: Call, baseline: Call) -> bool:
         """Return True if two calls of an op are made at one place, or make as much of something both sides have."""
@@ -749,9 +759,9 @@ class Causes:
         made = value.producer
         if made is not None:
             return f"{made[0].name}.{made[1]}"
-        writer = self._sides[side].flow.writer(value)
+        writer = self._sides[side].flow.last_writer(value)
         if writer is not None:
-            return f"what {writer[0].name} left"
+            return f"what {writer.name} {'writes' if value.undefined else 'left'}"
         return f"{name_of(self._sides[side].flow, value)} as it was before the step"
 
     def _is_laid_elsewhere(self, value: Value, other: Value) -> bool:

@@ -138,6 +138,13 @@ class DataFlow:
         exact = next((item for item in written if item[2] == value.id), written[0])
         return self._call(exact[0]), exact[1], self.rank.value_by_id(exact[2])
 
+    def last_writer(self, value: Value) -> Call | None:
+        """Return the call that wrote a value's memory last, where something unseen changed it since, or writes it now."""
+        versions = [version for storage, version in self._makers[1] if value.storage and storage == value.storage]
+        after = min((v for v in versions if v >= value.version), default=None) if value.undefined else None
+        found = after if after is not None else max((v for v in versions if v <= value.version), default=None)
+        return None if found is None else self._call(self._makers[1][value.storage, found][0][0])
+
     def reads(self, call: Call) -> Slots:
         """Return (slot, value) of the inputs whose contents matter to a call."""
         found = self._reads.get(call.id)

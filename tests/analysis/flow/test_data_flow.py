@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from aten_dump import open_dump
 from aten_dump.analysis.flow.data_flow import DataFlow
@@ -181,6 +182,26 @@ def test_who_reads_a_result_also_through_views(flow: Flows) -> None:
     assert found.readers(call(found, "sin")) == []
     twice = flow(lambda: (lambda made: made.mul(made))(X.exp()))
     assert [c.name for c in twice.readers(call(twice, "exp"))] == ["Aten.mul.0.forward"], "once"
+
+
+def test_memory_that_a_collective_is_writing_has_it_for_its_last_writer(flow: Flows) -> None:
+    def body() -> None:
+        total = X.exp()
+        work = dist.all_reduce(total, async_op=True)
+        seen = total.view(2, 2)
+        work.wait()
+        seen.relu()
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found = flow(body)
+    finally:
+        dist.destroy_process_group()
+    flying = call(found, "view").inputs[0][0]
+    assert flying.undefined and api(found.last_writer(flying)) == "Distributed.allreduce_.0.forward"
+    waited = call(found, "relu").inputs[0][0]
+    assert api(found.last_writer(waited)) == "Distributed.allreduce_.0.forward"
+    assert found.last_writer(call(found, "exp").inputs[0][0]) is None
 
 
 # -- ops on lists --------------------------------------------------------------------------------------------------
