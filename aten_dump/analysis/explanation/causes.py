@@ -468,7 +468,7 @@ class Causes:
         return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
 
     def _shows_what_will_be(self, pair: Pair) -> bool:
-        """Return True if two views differ as one shows memory that is being written, as that of a collective under way."""
+        """Return True if two views differ as one shows memory that is being written, as a collective does."""
         calls = pair.target, pair.baseline
         return all(side.flow.is_view(call) for side, call in zip(self._sides, calls, strict=True)) and any(
             value.undefined for call in calls for _, value in call.input_values()

@@ -139,7 +139,7 @@ class DataFlow:
         return self._call(exact[0]), exact[1], self.rank.value_by_id(exact[2])
 
     def last_writer(self, value: Value) -> Call | None:
-        """Return the call that wrote a value's memory last, where something unseen changed it since, or writes it now."""
+        """Return the call that wrote a value's memory last, though something unseen did since, or writes it now."""
         versions = [version for storage, version in self._makers[1] if value.storage and storage == value.storage]
         after = min((v for v in versions if v >= value.version), default=None) if value.undefined else None
         found = after if after is not None else max((v for v in versions if v <= value.version), default=None)
