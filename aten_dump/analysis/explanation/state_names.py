@@ -28,6 +28,7 @@ _ON_ONE_SIDE: Final = ("buffers", "gradient scaler", "data")
 _SCALES: Final = "_amp_update_scale_"
 _MOMENTS: Final = {"addcmul_": "exp_avg_sq", "lerp_": "exp_avg"}  # op with which torch's optimizers write it
 _FOREACH: Final = "_foreach_"
+OWNER: Final = " of "  # between the name of optimizer state and that of its parameter
 _MOST: Final = 4
 
 
@@ -71,7 +72,7 @@ class StateNames:
         ops = [read_op_name(call.op).name.removeprefix(_FOREACH) for call, _ in readers]
         role = next((_MOMENTS[op] for op in ops if op in _MOMENTS), "momentum" if "add_" in ops else "state")
         owner = next(filter(None, (self._beside(call, slot) for call, slot in readers)), "")
-        return f"{role} of {owner}" if owner else f"{role} {list(value.shape)}"
+        return f"{role}{OWNER}{owner}" if owner else f"{role} {list(value.shape)}"
 
     def _beside(self, call: Call, slot: str) -> str:
         """Return the parameter that a call reads, or whose gradient it reads, beside a slot; in lists, at its index."""

@@ -13,7 +13,7 @@ from ...dump.shown.short_texts import format_exactly
 from ...store.op_names import is_collective, read_op_name
 from .value_range import Contents, greatest_of
 
-OF_UNWRITTEN: Final = "it was given memory that nothing had written (torch.empty)"
+OF_UNWRITTEN: Final = "it depends on memory that nothing had written (torch.empty)"
 _OVERFLOW: Final = "overflow of "
 
 
@@ -43,7 +43,7 @@ def explain(call: Call, inputs: list[Slot], bad: list[Slot], given: list[Slot], 
         inputs: its floating inputs.
         bad: its results that are not finite.
         given: its inputs that are not finite: masks.
-        undefined: it was given memory that nothing had written.
+        undefined: what is not finite depends on memory that nothing had written.
     """
     doubt = _doubt(call, given, undefined)
     if doubt:

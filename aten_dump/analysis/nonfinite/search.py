@@ -23,6 +23,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal
 
 from ...choices import NEAR
@@ -32,8 +33,10 @@ from ...dump.wholeness import lacks_with
 from ...errors import MissingDataError
 from ...store.damage_seen import damage_seen
 from ...store.op_names import LIFT_FRESH, is_workspace, read_op_name
-from ..flow.data_flow import Moment, moment_of_record
+from ..flow.data_flow import DataFlow, Moment, moment_of_record
+from ..flow.undefined_memory import UndefinedMemory
 from ..host_default import made_on_the_host
+from ..rerun.undefined_elements import DEPENDS
 from .explanations import Slot, Why, explain, explain_scaled, numbers_given
 from .reach import End, Origin, Reach
 from .value_range import ContentsTable, all_are_finite, greatest_of
@@ -233,12 +236,27 @@ class _Search:
         if kind != "producer":
             self._events[kind].append(_event(kind, call, bad, inputs, ""))
             return
-        why = explain(call, inputs, bad, given, undefined)
+        why = explain(call, inputs, bad, given, undefined or self._is_of_unwritten(bad))
         unknown = next((slot for slot in given_values if self._is_unknown(slot)), None)
         if unknown is not None:
             text = f"it may only have passed it on, as nothing is known of all of {unknown[0]}; if not: {why.text}"
             why = Why(text)
         self._note_origin(_event(kind, call, bad, inputs, why.text), bad, why.is_exact)
+
+    def _is_of_unwritten(self, bad: list[Slot]) -> bool:
+        """Return True if all elements that are not finite depend on memory that nothing had written."""
+        for slot in bad:
+            value = self._rank.value_by_id(slot.value)
+            undefined = self._undefined.elements(value) if value.has_data else None
+            if undefined is None or self._undefined.is_guessed(value):
+                return False
+            if not bool((value.tensor().isfinite() | (undefined == DEPENDS)).all()):
+                return False
+        return bool(bad)
+
+    @cached_property
+    def _undefined(self) -> UndefinedMemory:
+        return UndefinedMemory(DataFlow(self._rank, "aten"), runs=True)
 
     def _note_origin(self, event: Event, bad: list[Slot], is_exact: bool) -> None:
         moments = tuple(self._key(slot.value) for slot in bad)

@@ -2,8 +2,9 @@
 
 Theory of operation
     A tensor that the step before changed on both sides, and that was the same there, is the same here, even if rounding
-    makes it differ. Memory that the step before created (moments of an optimizer) is matched by its role: where each
-    side reads it. The target's pieces are joined, and the baseline's ranks get their pieces of the whole.
+    makes it differ. Memory that the step before created (moments of an optimizer) is matched by its role: of which
+    parameter it is, or where each side reads it. The target's pieces are joined, and the baseline's ranks get their
+    pieces of the whole.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
 from ...dump import Value
 from ..evaluation.memory import UNREADABLE
+from ..explanation.state_names import OWNER, StateNames
 from ..flow.data_flow import DataFlow
+from ..pairing.call_keys import normal_module
 from ..rerun.start_tensors import start_tensors
 from ..sources.stand_ins import Contents, Recorded, sources_in
 from .groups import Group, Match, Ways, norm
@@ -89,11 +92,15 @@ class Carrying:
         return found
 
     def _by_role(self, rest: set[int]) -> None:
+        """Let sources of one role stand for each other: roles by name first, then those by place."""
         ours = by_role(self._target, set(self._target.evaluation.sources))
-        for role, other in by_role(self._baseline, rest).items():
+        theirs = by_role(self._baseline, rest)
+        for role, other in sorted(theirs.items(), key=lambda item: not isinstance(item[0], Owned)):
             one = ours.get(role)
-            ways = None if one is None else self._nearest(one, other)
-            if one is None or ways is None:
+            if one is None or any(value.id in self._found.stand_ins for value in other.values.values()):
+                continue
+            ways = self._nearest(one, other)
+            if ways is None:
                 continue
             whole = ways[0].join(one.now)
             for rank, value in other.values.items():
@@ -118,33 +125,45 @@ class Carrying:
         yield from (ways for ways in self._known if ways[0].fits(one.now) and ways[1].fits(other.now))
 
 
+class Owned(NamedTuple):
+    """The role of optimizer state: which it is, and of which parameter."""
+
+    state: str
+    parameter: str
+
+
 def by_role(side: Side, chosen: set[int]) -> dict[Hashable, Group]:
-    """Return some sources of a side by the place where each rank reads them first."""
+    """Return some sources of a side by their roles on all ranks."""
     found: dict[Hashable, Group] = defaultdict(lambda: Group(""))
     for number, rank in side.rank.ranks.items():
-        for own, role in _roles(DataFlow(rank, "aten", wrapped=False)):
+        for own, roles in _roles(DataFlow(rank, "aten", wrapped=False)):
             value = side.rank.value_by_id(side.rank.value_on(number, own))
             tensors = _tensors({number: value}) if value.id in chosen else None
-            if tensors is not None:
+            for role in roles if tensors is not None else ():
                 found[role].values[number] = value
-                found[role].now |= tensors
+                found[role].now |= tensors or {}
     return found
 
 
-def _roles(flow: DataFlow) -> Iterator[tuple[int, Hashable]]:
-    """Yield the id of each source and the place of its first read; only the first view of a memory counts.
+def _roles(flow: DataFlow) -> Iterator[tuple[int, list[Hashable]]]:
+    """Yield the id of each source and its roles; only the first view of a memory counts.
 
-    A shard may be gathered in flat form before the optimizer reads it, while the other side reads it directly.
+    One is the place of its first read: a shard may be gathered in flat form before the optimizer reads it, while the
+    other side reads it directly. Of optimizer state, which the ranks of a pipeline have of other parameters each,
+    another is the name.
     """
     counts: Counter[Hashable] = Counter()
     seen: set[int] = set()
+    names = StateNames(flow)
     for call in flow.calls():
         for slot, value in flow.reads(call):
             if flow.maker(value) is None and (value.storage or -value.id) not in seen:
                 seen.add(value.storage or -value.id)
-                role = call.module, call.phase, call.op, slot
-                yield value.id, (*role, counts[role])
-                counts[role] += 1
+                state, _, parameter = names.of(value).name.partition(OWNER)
+                place = call.module, call.phase, call.op, slot
+                owned = [Owned(state, normal_module(parameter))] if parameter else []
+                yield value.id, [*owned, (*place, counts[place])]
+                counts[place] += 1
 
 
 def _tensors(values: Mapping[int, Value]) -> dict[int, Tensor] | None:

@@ -65,7 +65,10 @@ def compare_world(task: Task, before: WorldBefore | None) -> tuple[RankEvidence,
     verdict.run()
     ranks = sides[0].rank, sides[1].rank
     findings = [finding for finding in verdict.findings if not _is_inherited(finding, sides, before)]
-    unknown = () if findings or not verdict.findings else (f"what step {task.step} began with",)
+    unknown: tuple[str, ...] = ()
+    if verdict.findings and not findings:
+        unknown = (f"what step {task.step} began with",)
+        verdict.rows = [replace(row, status="unknown") if row.status == "different" else row for row in verdict.rows]
     findings, told = explained(ranks, pairs, verdict.rows, findings, whole=True)
     findings = [_with_ranks(finding, ranks) for finding in findings]
     modules = found_modules([(normal_module(p.target.module), normal_module(p.baseline.module)) for p in pairs])
