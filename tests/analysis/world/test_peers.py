@@ -111,11 +111,42 @@ def divide_features(path: Path, orders: tuple[Tensor, Tensor]) -> None:
         ((whole + own - own.detach()) - y).square().mean().backward()
 
 
+def train_stages(path: Path) -> None:
+    """Train with momentum for two steps; each of two ranks has half of the layers, and takes half of the batch at a time."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
+    is_alone = not dist.is_initialized()
+    model = layers if is_alone else layers[2 * RANK : 2 * RANK + 2]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model) as dump:
+        for _ in range(2):
+            x, y = torch.randn(4, 6), torch.randn(4, 6)
+            if is_alone:
+                nn.functional.mse_loss(model(x), y).backward()
+            for part, wanted in () if is_alone else zip(x.chunk(2), y.chunk(2), strict=True):
+                other = torch.empty(2, 6)
+                if RANK == 0:
+                    h = model(part)
+                    dist.send(h.detach(), 1)
+                    dist.recv(other, 1)
+                    h.backward(other)
+                else:
+                    dist.recv(other, 0)
+                    given = other.requires_grad_()
+                    (nn.functional.mse_loss(model(given), wanted) / 2).backward()
+                    assert given.grad is not None
+                    dist.send(given.grad, 0)
+            optimizer.step()
+            optimizer.zero_grad()
+            dump.step()
+
+
 ROWS = torch.arange(5)
 TURNED = torch.tensor([3, 0, 4, 1, 2])
 
 
 def record(folder: Path) -> None:
+    train_stages(folder / "stages")
     train_gathered(folder / "gathered", half, mean)
     train_gathered(folder / "gathered-own", half, own_on_rank_1)
     divide_features(folder / "features", (ROWS, ROWS))
@@ -136,6 +167,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_dir():
             (folder / path.name).symlink_to(path)
     train_gathered(folder / "gathered-single", lambda x: x, lambda gradient: None)
+    train_stages(folder / "stages-single")
     train(folder / "single", lambda x: x, lambda gradient: None)
     return folder
 
@@ -150,6 +182,12 @@ def cause(dumps: Path, target: str, baseline: str) -> Finding:
 def test_honest_ranks_agree_with_one_process(dumps: Path) -> None:
     found = compare(dumps / "right", dumps / "single")
     assert found.exit_code == 0, found.answer()
+
+
+def test_momentum_of_stages_is_that_of_the_same_parameters_in_one_process(dumps: Path) -> None:
+    for target, baseline in (("stages", "stages-single"), ("stages-single", "stages")):
+        found = compare(dumps / target, dumps / baseline)
+        assert found.exit_code == 0, found.answer()
 
 
 def test_a_rank_that_does_not_divide_is_named_where_its_peer_does(dumps: Path) -> None:
