@@ -395,10 +395,28 @@ def _are_means(
     differ = [end for some in odd for end in some if end.kind != "loss"]
     if not differ or any(end.kind != "gradient" or end.name.endswith(AS_LEFT) for end in differ):
         return False
-    given = _given_to_optimizers(sides[0])
-    return all(None is not ours.get(end.name) == theirs.get(end.name) for end in differ) or (
-        bool(given) and given == _given_to_optimizers(sides[1])
-    )
+    is_same = all(None is not ours.get(end.name) == theirs.get(end.name) for end in differ)
+    if not is_same:
+        given = _given_to_optimizers(sides[0])
+        is_same = bool(given) and given == _given_to_optimizers(sides[1])
+    return is_same and not (_is_normed(sides, odd[0]) or _is_normed(sides[::-1], odd[1]))
+
+
+def _is_normed(sides: tuple[Evaluation, Evaluation], odd: Sequence[End]) -> bool:
+    """Return True if gradients that differ are multiplied by what is computed from them, as if their norm is clipped.
+
+    That makes the same of a sum as of a mean, and is no division that the program has for it.
+    """
+    flow = sides[0].flow
+    places = {end.value.record.place for end in odd if end.kind == "gradient"}
+    for call in flow.calls():
+        read = flow.reads(call) if call.mutated and call.phase != "optimizer" else []
+        if any(value.record.place in places for _, value in read):
+            factors = [value for _, value in read if value.numel == 1 and value.record.place not in places]
+            behind = cone_of(sides[0], sides[1].holders, factors).calls.values()
+            if any(value.record.place in places for one in behind for _, value in flow.reads(one)):
+                return True
+    return False
 
 
 def _given_to_optimizers(evaluation: Evaluation) -> set[int | None]:
