@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...dump import Call, Value
+from ...store.op_names import reads_no_elements
 from ..evaluation.evaluation import Evaluation, is_compiled, runs_compiled
 from ..evaluation.memory import seen_of
 from ..flow.data_flow import DataFlow
@@ -491,6 +492,39 @@ def made_besides(evaluation: Evaluation) -> Iterator[End]:
     """Yield what the program made outside of its modules and no call reads."""
     returned = {value.id for _, _, value in _returned(evaluation.flow)}
     return (end for end in unread_of(evaluation) if end.value.id not in returned) if returned else iter(())
+
+
+def first_states(sides: tuple[Evaluation, Evaluation]) -> tuple[list[End], list[End]]:
+    """Return the memory that optimizers make and write in this step, if the other side has other contents there.
+
+    In the next step these are memory from outside. What they are may not show in the first parameters: an average of
+    squares is divided by what it lacks.
+    """
+    made = [list(_states_of(side)) for side in sides]
+    counts = [Counter(_size(end.value) for end in ends) for ends in made]
+    one, other = (
+        [
+            end
+            for end in ends
+            if end.number not in (None, *theirs.holders) and counts[0][_size(end.value)] == counts[1][_size(end.value)]
+        ]
+        for ends, theirs in zip(made, sides[::-1], strict=True)
+    )
+    return of_sizes(one, other), of_sizes(other, one)
+
+
+def _states_of(evaluation: Evaluation) -> Iterator[End]:
+    """Yield what calls of optimizers wrote last to memory that others of them made of no contents, as zeros."""
+    flow = evaluation.flow
+    calls = [call for call in flow.calls() if call.phase == "optimizer"]
+    of_nothing = (call for call in calls if reads_no_elements(call.op) or not flow.reads(call))
+    made = (value for call in of_nothing for _, value in flow.results(call))
+    last: dict[int, End | None] = {value.storage: None for value in made if value.storage and value.numel > 1}
+    for call in calls:
+        for _, value in flow.results(call):
+            if value.storage in last and value.version:
+                last[value.storage] = End("left", call.name, value, evaluation.numbers.get(value.id))
+    return (end for end in last.values() if end is not None)
 
 
 def unread_of(evaluation: Evaluation) -> Iterator[End]:

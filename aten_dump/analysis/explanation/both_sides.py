@@ -23,6 +23,7 @@ from ..ends.ends import (
     End,
     Left,
     ends_of,
+    first_states,
     made_alone,
     of_sizes,
     starts_of_roots,
@@ -328,6 +329,7 @@ def _with_ends(
     if is_trained and not (any(odd) or near or unseen):
         unread = list(unread_of(sides[0])), list(unread_of(sides[1]))
         odd, notes = unread_alike(sides, unread), (*notes, *_of_one_side(sides, made_alone(sides, unread)))
+        odd = odd if any(odd) else first_states(sides)
     if any(odd) or near or is_trained:
         return Evaluated(sides, sources, ends, odd, steps, [], unknown, near, notes=notes)
     more = taken_besides(sides)

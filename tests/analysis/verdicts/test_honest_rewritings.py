@@ -54,6 +54,58 @@ def test_a_scale_that_stays_in_the_gradients_is_a_difference(tmp_path: Path) -> 
     assert found.exit_code == 1
 
 
+def clipped(path: Path, reduction: str) -> None:
+    """Train a step whose gradients are clipped to a norm that they are far above."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, labels = torch.randn(5, SIZE), torch.randint(3, (5,))
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        F.cross_entropy(model(x), labels, reduction=reduction).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+
+
+def test_a_sum_for_a_mean_is_no_scale_that_clipping_takes_out(tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: clipped(path, "sum"), lambda path: clipped(path, "mean"))
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    assert found.cause.row.place.op == "aten::nll_loss_forward" and "reduction is 2" in found.cause.text
+
+
+def first_step(path: Path, kind: str, beta2: float = 0.999) -> None:
+    """Train the first step of Adam, in one of torch's kinds or by hand."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3))
+    parameters = list(model.parameters())
+    kinds = {kind: True} if kind in ("foreach", "fused") else {"foreach": False}
+    optimizer = torch.optim.Adam(parameters, lr=0.01, betas=(0.9, beta2), **kinds)
+    x = torch.randn(5, SIZE)
+
+    @torch.no_grad()
+    def by_hand() -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            first, second = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            first.mul_(0.9).add_(parameter.grad, alpha=0.1)
+            second.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+            parameter.sub_(0.01 * (first / 0.1) / ((second / (1 - beta2)).sqrt() + 1e-8))
+
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        model(x).square().mean().backward()
+        by_hand() if kind == "by hand" else optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["foreach", "fused", "by hand"])
+def test_the_first_step_of_an_optimizer_agrees_in_all_its_kinds(kind: str, tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: first_step(path, kind), lambda path: first_step(path, "one by one"))
+    assert found.exit_code == 0, found.answer()
+
+
+@pytest.mark.parametrize("kind", ["one by one", "foreach"])
+def test_what_an_optimizer_keeps_of_its_first_step_is_compared(kind: str, tmp_path: Path) -> None:
+    found = both(tmp_path, lambda path: first_step(path, kind, 0.99), lambda path: first_step(path, kind))
+    assert found.exit_code == 1 and found.cause is not None, "the first update of Adam is the same with any beta"
+    assert "addcmul_" in found.cause.row.place.op and "is left behind otherwise" in found.cause.text, found.answer()
+
+
 def attending(path: Path, *, adds: bool, power: float = 2.0) -> None:
     """Attend to what a mask of zeros and ones lets through: filled in, or added as HF models do."""
     queries, keys = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
