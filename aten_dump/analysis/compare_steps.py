@@ -29,6 +29,7 @@ from .meetings.evaluated_collectives import collectives_of
 from .meetings.meeting_points import attendance_of
 from .meetings.meeting_replays import MeetingReplays
 from .pairing.call_keys import normal_module
+from .pairing.same_lines import name_lines_alike
 from .pairing.user_mapping import found_modules
 from .precision.lost_precision import BUDGET
 from .rerun.allowed_ops import allowing
@@ -185,8 +186,9 @@ def _compared(
         is_first: no step before differed.
     """
     target, baseline = ranks
-    found = evaluate(ranks, before, by_role=by_role)
     pairs = pair_calls(target, baseline, task.settings.mapping)
+    name_lines_alike(target, baseline, pairs)
+    found = evaluate(ranks, before, by_role=by_role)
     replays = MeetingReplays(enabled=True, known=collectives_of(task.settings.comparison))
     verdict = RankVerdict(found, pairs, replays, task.settings.precision_budget or BUDGET)
     verdict.corrects = is_first

@@ -5,9 +5,10 @@ Call and Value know each other by nature, so they are one file; what needs no ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -319,7 +320,12 @@ class Recording:
     """The calls and values of one step and rank, by id and position: what handles stand on.
 
     `RankDump` adds what a user asks of it. It has more than twenty methods: all that handles ask of it is here.
+
+    Attributes:
+        line_names: names that lines have in another version of the program, if it is compared with one.
     """
+
+    line_names: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, directory: Path, step: int, rank: int, verify: bool = True) -> None:
         self.directory = directory

@@ -135,6 +135,34 @@ def grouped_matmul(x: list[Tensor], weight: list[Tensor], **options: Any) -> lis
     return [torch.cat([_product(a, b, c) for a, b, c in groups])]
 
 
+def grouped_mm(
+    one: Tensor, other: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Tensor:
+    """Torch's products of groups: of rows, of columns or of what is summed over, which end at `offs`; else a batch.
+
+    Args:
+        one: [rows, k], or [groups, rows, k].
+        other: [groups, k, columns], or [k, columns].
+        offs: int32[groups], where each group ends.
+        bias: none is taken.
+        out_dtype: of the result, except in float64.
+    """
+    if bias is not None:
+        raise NotImplementedError("a bias")
+    wanted = one.dtype if out_dtype is None or one.dtype == torch.float64 else out_dtype
+    if offs is None:
+        return (one @ other).to(wanted)
+    sizes = _sizes(offs, None)
+    grouped = one.shape[0] if other.dim() == 3 else other.shape[1] if one.dim() == 3 else one.shape[1]
+    if sum(sizes) != grouped:
+        raise NotImplementedError("rows of no group, which are undefined")
+    if one.dim() == 2 and other.dim() == 2:
+        return torch.stack([a @ b for a, b in zip(one.split(sizes, 1), other.split(sizes), strict=True)]).to(wanted)
+    if one.dim() == 2:
+        return torch.cat([a @ b for a, b in zip(one.split(sizes), other, strict=True)]).to(wanted)
+    return torch.cat([a @ b for a, b in zip(one, other.split(sizes, 1), strict=True)], 1).to(wanted)
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x @ weight if bias is None else x @ weight + bias.to(x.dtype)
 

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from . import gpu_attention, gradients, norms, recurrent
+from . import experts, gpu_attention, gradients, norms, recurrent
 from .fused_op import References
 
 
@@ -46,6 +46,7 @@ REFERENCES: Final = References(
         "aten::cudnn_batch_norm_backward": norms.batch_norm_backward,
     },
     in_float64={
+        "aten::_grouped_mm": experts.grouped_mm,
         "aten::mkldnn_rnn_layer": recurrent.layer,
         "aten::mkldnn_rnn_layer_backward": recurrent.layer_backward,
         "aten::_amp_foreach_non_finite_check_and_unscale_": gradients.unscale_,

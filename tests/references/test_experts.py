@@ -118,3 +118,22 @@ def test_what_is_not_written_is_refused(call: Any, asked: Any) -> None:
 def test_quantized_products_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="scale"):
         experts.grouped_matmul([torch.ones(2, 2)], [torch.ones(2, 2)], scale=[torch.ones(2)])
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "summed over", "batch"])
+def test_products_of_groups_are_those_of_torch(kind: str) -> None:
+    ends = torch.tensor([3, 3, 16], dtype=torch.int32)  # the second group has nothing
+    shapes = {"rows": ((16, 8), (3, 8, 16)), "columns": ((3, 8, 16), (16, 16)), "summed over": ((8, 16), (16, 8))}
+    one, other = (torch.randn(shape) for shape in shapes.get(kind, ((3, 8, 16), (3, 16, 8))))
+    offs = None if kind == "batch" else ends
+    narrow = [given.bfloat16() for given in (one, other)]
+    found = experts.grouped_mm(*narrow, offs)
+    wanted = torch._grouped_mm(*narrow, offs=offs)
+    assert found.shape == wanted.shape and found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted)
+    assert experts.grouped_mm(one.double(), other.double(), offs, out_dtype=torch.bfloat16).dtype == torch.float64
+
+
+def test_rows_of_no_group_are_not_computed() -> None:
+    with pytest.raises(NotImplementedError):
+        experts.grouped_mm(torch.randn(9, 8), torch.randn(2, 8, 4), torch.tensor([3, 7], dtype=torch.int32))

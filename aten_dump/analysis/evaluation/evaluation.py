@@ -158,12 +158,36 @@ def _extremes(flow: DataFlow) -> dict[float, float]:
     return {one.max: other.max, one.min: other.min}
 
 
+class Choices:
+    """What the choosing side chose where float64 chooses otherwise, by what that chooses and from which values."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, dict[frozenset[tuple[int, str]], torch.Tensor | None]] = {}
+        self.differ = False  # one is another than that of float64
+
+    def add(self, contents: Hashable, read: frozenset[tuple[int, str]], chosen: torch.Tensor | None) -> None:
+        """Note a choice: None if float64 makes the same.
+
+        Args:
+            contents: of the choice of float64.
+            read: the numbers and dtypes of what it was made from: a coarse dtype has other ties.
+            chosen: the choice, int or bool of any shape.
+        """
+        self._known.setdefault(contents, {})[read] = chosen
+        self.differ = self.differ or chosen is not None
+
+    def find(self, contents: Hashable, read: frozenset[tuple[int, str]]) -> torch.Tensor | None:
+        """Return what was chosen from these values, or from others if that was one choice; None: as in float64."""
+        known = self._known.get(contents, {})
+        return known[read] if read in known else next(iter(known.values())) if len(known) == 1 else None
+
+
 @dataclass(slots=True)
 class Shared:
     """What both evaluations of a step share."""
 
     numbering: Numbering = field(default_factory=Numbering)
-    choices: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)  # of the target, by float64 contents
+    choices: Choices = field(default_factory=lambda: Choices())
     outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
     in_python: NumbersInPython = field(default_factory=NumbersInPython)
     files: FileMemory = field(default_factory=FileMemory)
@@ -672,22 +696,25 @@ class Evaluation:
         if value.undefined or not any(v.is_floating for _, v in plan.reads):
             return tensor
         contents, chooser = sign(tensor).contents, self._step.chooser
+        read = frozenset((self.numbers.get(v.id, 0), v.dtype_name) for _, v in plan.reads)
         takes, chooses = chooser != "float64", self._leads == (chooser == "target")
+        decides = chooses and takes and not self._jitter
         if self._jitter:  # jitter must not change a choice
             found = self.took.get(value.id)
         else:
-            found = self._shared.choices.get(contents) if takes and not chooses else None
+            found = self._shared.choices.find(contents, read) if takes and not chooses else None
         if found is None:
             try:
                 recorded = value.shared_tensor()
             except AtenDumpError:
                 return tensor
-            if recorded.shape == tensor.shape and torch.equal(recorded, tensor):
+            is_same = recorded.shape == tensor.shape and torch.equal(recorded, tensor)
+            found = recorded.clone() if decides and not is_same else recorded
+            if decides:
+                self._shared.choices.add(contents, read, None if is_same else found)
+            if is_same:
                 return tensor
-            found = recorded
-            if not self._jitter and chooses and takes:
-                found = self._shared.choices[contents] = recorded.clone()
-            elif not self._jitter and tensor.shape == value.shape:
+            if not (decides or self._jitter) and tensor.shape == value.shape:
                 found = tensor.clone()
         if not self._jitter:
             self.took[value.id] = found

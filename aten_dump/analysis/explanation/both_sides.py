@@ -126,7 +126,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         lambda sides: _with_ends(sides, sources, steps, left, before),
     )
     if found.differs:
-        found = _chosen_otherwise(found, bool(shared.choices), left, before)
+        found = _chosen_otherwise(found, shared.choices.differ, left, before)
         (target, baseline), steps = found.sides, found.steps
     stand_ins: Mapping[int, torch.Tensor] = sources.stand_ins
     order = batch_order(flows, sources)
@@ -145,7 +145,7 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
         if not reads_the_same(one, side):
             return found
     again = _settled(sides, steps, contents, lambda sides: _with_ends(sides, sources, steps, left, before))
-    return again if again.differs and not shared.choices else found
+    return again if again.differs and not shared.choices.differ else found
 
 
 def _chosen_otherwise(

@@ -247,6 +247,11 @@ class Candidates:
         """Return True if the call is at a line at which the other side's program makes no calls."""
         return call is not None and place_of(call) not in self.lines[1 - side]
 
+    def is_added(self, side: int, call: Call) -> bool:
+        """Return True if the other side makes no such call here."""
+        pair = self._pairs[side].get(call.id)
+        return pair is None or place_of(pair.target) != place_of(pair.baseline)
+
     def is_asked_otherwise(self, pair: Pair) -> bool:
         """Return True if two calls do the same op on the same values with other arguments.
 
@@ -260,9 +265,14 @@ class Candidates:
             pair.target.op == pair.baseline.op
             and read[0] == read[1]
             and self.may_be_other_arguments(pair.target, pair.baseline)
-            and self.is_at_this_line_alone(0, pair.target) == self.is_at_this_line_alone(1, pair.baseline)
+            and self._are_placed_alike(pair)
             and are_asked_otherwise(pair.target, pair.baseline)
         )
+
+    def _are_placed_alike(self, pair: Pair) -> bool:
+        """Return True if two calls are the only ones in a module, or both or none are at a line of both sides."""
+        alone = self.is_at_this_line_alone(0, pair.target), self.is_at_this_line_alone(1, pair.baseline)
+        return alone[0] == alone[1] or (pair.how == "module" and bool(pair.target.module))
 
     def odd_sources(self, side: int, call: Call) -> Iterator[tuple[str, Value]]:
         """Yield the sources of a call that the other side does not have, not even with elements in other places."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
@@ -17,7 +17,7 @@ from ..evaluation.numbers_in_python import NearCall
 from ..evidence.evidence_rows import Pair
 from ..evidence.findings import FindingKind
 from ..flow.argument_differences import argument_differences
-from ..pairing.call_keys import place_of
+from ..pairing.call_keys import line_of, place_of
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
 from ..sources.batch_order import BatchOrder
@@ -36,8 +36,10 @@ from .unread import unread
 from .unwritten import unwritten
 
 Odd = tuple[Sequence[End], Sequence[End]]
+Made = tuple[Value, Call]
 _MOST_NAMED: Final = 3
 _MOST_FIRST: Final = 2  # regions that are asked before the whole one
+_MOST_BETWEEN: Final = 16  # calls that one side makes more between two values
 _OF_FIRST: Final = 0.5  # of the work that is left, for one of them
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
@@ -134,17 +136,39 @@ class Causes:
                     continue
                 if value.is_floating and not self.tells_floats_apart:
                     continue
-                numbers = self._sides[0].numbers.get(value.id), self._sides[1].numbers.get(other.id)
-                if None not in numbers and numbers[0] != numbers[1]:
-                    self._part(0, value, pair.target)
-                    self._part(1, other, pair.baseline)
+                self._part_both((value, pair.target), (other, pair.baseline))
+        for ours, its in self._integers_of_lines():
+            self._part_both(ours, its)
+
+    def _integers_of_lines(self) -> Iterator[tuple[Made, Made]]:
+        """Yield integers and truth values that both sides make at one line, as often, by another op."""
+        made: tuple[dict[Hashable, list[Made]], ...] = (defaultdict(list), defaultdict(list))
+        for side, found in zip(self._sides, made, strict=True):
+            for call in side.flow.calls():
+                for _, value in side.flow.results(call):
+                    if not value.is_floating:
+                        key = line_of(call), call.phase, value.dtype, tuple(value.shape)
+                        found[key].append((value, call))
+        for line in made[0].keys() & made[1].keys():
+            if len(made[0][line]) == len(made[1][line]):
+                pairs = zip(made[0][line], made[1][line], strict=True)
+                yield from (pair for pair in pairs if pair[0][1].op != pair[1][1].op)
+
+    def _part_both(self, ours: Made, theirs: Made) -> None:
+        numbers = [side.numbers.get(value.id) for side, (value, _) in zip(self._sides, (ours, theirs), strict=True)]
+        if None not in numbers and numbers[0] != numbers[1]:
+            self._part(0, *ours)
+            self._part(1, *theirs)
 
     def _part(self, side: int, value: Value, call: Call) -> None:
-        """Give a value of a side a number of its own, unless the other side makes the same at the same place."""
+        """Give a value of a side a number of its own, unless the other side makes the same at the same line."""
         evaluation, other = self._sides[side], self._sides[1 - side]
+        maker = evaluation.flow.maker(value)
+        if maker is None or maker.id != call.id:  # it shows what another call made
+            return
         held = other.holders.get(evaluation.numbers[value.id], ())
         makers = [other.flow.maker(other.flow.rank.value_by_id(id)) for id in held]
-        if not any(maker is not None and place_of(maker) == place_of(call) for maker in makers):
+        if not any(one is not None and place_of(one)[1:] == place_of(call)[1:] for one in makers):
             evaluation.numbers[value.id] = evaluation.numbering.new()
 
     def find(self, odd: Odd, near: Sequence[NearCall] = ()) -> Cause:
@@ -288,6 +312,8 @@ class Causes:
                 if value.is_floating or slot not in theirs:
                     continue
                 makers = self._makers_of_integers(value, theirs[slot])
+                if makers[0] is not None and makers[1] is not None and place_of(makers[0]) == place_of(makers[1]):
+                    continue  # of floats that lie in other places
                 if makers[0] is not None and makers[0].id in cones[0].calls:
                     there = "" if makers[1] is None else f", in the baseline by {_op(makers[1])} ({_line(makers[1])})"
                     text = f"what {call.name} reads in {slot} is made by {_op(makers[0])}{there}"
@@ -386,7 +412,7 @@ class Causes:
         if not any(lines):
             return True
         alone = (
-            {call.where for call in cone.calls.values() if place_of(call) not in others}
+            {line_of(call) for call in cone.calls.values() if place_of(call) not in others}
             for cone, others in zip(cones, lines[::-1], strict=True)
         )
         return any(len(some) > 1 for some in alone)
@@ -459,13 +485,46 @@ class Causes:
             return self._of_odd_source(first) or self._one_sided(None, other, cones)
         if adds and not (lacks or is_rewritten):
             return self._one_sided(first, None, cones)
+        return replace(self._region(first, other), calls=_names_of(cones))
+
+    def _region(self, first: Call, other: Call) -> Cause:
         told = f"the target computes {_op(first)}, the baseline {_op(other)}"
         if first.op == other.op:
             given = _given(first), _given(other)
             apart = f"the target of {given[0]}, the baseline of {given[1]}"
             told = f"both compute {_op(first)}, {'of other contents' if given[0] == given[1] else apart}"
-        text = f"{told} ({_line(other)})"
-        return Cause("region", first, other, text, self._same_inputs(first, other), calls=_names_of(cones))
+        return Cause("region", first, other, f"{told} ({_line(other)})", self._same_inputs(first, other))
+
+    def _between(self, first: Call, other: Call, slot: str) -> Cause | None:
+        """Return the cause where one side makes of what the other side reads in a slot another value, and reads that.
+
+        That is by a call more, or by another op at the same line, of the same values.
+        """
+        reads = dict(self._sides[0].flow.reads(first))[slot], dict(self._sides[1].flow.reads(other))[slot]
+        for side, value in enumerate(reads):
+            added = self._added(side, value, self._sides[1 - side].number_of(reads[1 - side]))
+            if added is not None:
+                return self._one_sided(None if side else added, added if side else None, (Cone(), Cone()))
+        maker, its = self._sides[0].flow.maker(reads[0]), self._sides[1].flow.maker(reads[1])
+        if maker is None or its is None or maker.op == its.op or place_of(maker)[1:] != place_of(its)[1:]:
+            return None
+        return self._region(maker, its) if self._given(0, maker) == self._given(1, its) else None
+
+    def _added(self, side: int, value: Value, wanted: int | None) -> Call | None:
+        """Return the first call between a value of some number and another one, if one side alone makes them."""
+        evaluation, found = self._sides[side], None
+        waiting, seen = [value], set[int]()
+        while waiting and wanted and len(seen) < _MOST_BETWEEN:
+            writer = evaluation.flow.writer(waiting.pop())
+            call = None if writer is None else writer[0]
+            if call is None or call.id in seen or not self._candidates.is_added(side, call):
+                continue
+            seen.add(call.id)
+            read = [one for _, one in call.input_values()]
+            if any(evaluation.number_of(one) == wanted for one in read):
+                found = call if found is None or call.id < found.id else found
+            waiting += read
+        return found
 
     def _shows_what_will_be(self, pair: Pair) -> bool:
         """Return True if two views differ as one shows memory that is being written, as a collective does."""
@@ -567,6 +626,9 @@ class Causes:
     def _same_op(self, first: Call, other: Call) -> Cause:
         """Return how two calls of one op differ: arguments, sources, random draws, wiring, dtype."""
         numbers = asked_otherwise(first, other)
+        forwards = (first.forward, other.forward) if numbers and first.phase == "backward" else (None, None)
+        if forwards[0] is not None and forwards[1] is not None and are_asked_otherwise(forwards[0], forwards[1]):
+            return self._same_op(forwards[0], forwards[1])
         if numbers:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
@@ -588,6 +650,8 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired and (makers := self._made_alike(first, other, rewired[0][0])) is not None:
             return self._same_op(*makers)
+        if rewired and (between := self._between(first, other, rewired[0][0])) is not None:
+            return between
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
         taken = [self._taken(side, call) for side, call in enumerate((first, other))]
@@ -766,7 +830,7 @@ class Causes:
 
     def _is_laid_elsewhere(self, value: Value, other: Value) -> bool:
         """Return True if the target has the baseline's rows in other places, or one value is a part of the other."""
-        return (self.repair is not None and self.repair.rows.has(value)) or self._is_part(value, other)
+        return (self.repair is not None and self.repair.rows.has(value, other)) or self._is_part(value, other)
 
     def _is_part(self, value: Value, other: Value) -> bool:
         """Return True if one of two values is a part of what the other side has, and that has nothing equal to it."""

@@ -30,6 +30,9 @@ class OtherRows:
         """Take both sides, evaluated."""
         self._sides = sides
         self._same: tuple[set[int], set[int]] = (set(), set())  # numbers of values whose rows lie in other places
+        self._met: set[tuple[int | None, int | None]] = (
+            set()
+        )  # the numbers of both sides' values that have the same rows
         self._other: tuple[set[int], set[int]] = (set(), set())  # of values that should have these rows
 
     def find(self, odd: Container[int], watch: Watch) -> Iterator[tuple[Value, Value, tuple[int, ...]]]:
@@ -54,6 +57,8 @@ class OtherRows:
             for side, one in enumerate((value, like)):
                 known = (self._same if taken.is_same else self._other)[side]
                 known.update(filter(None, [self._sides[side].numbers.get(one.id)]))
+            if taken.is_same:
+                self._met.add((self._sides[0].numbers.get(value.id), self._sides[1].numbers.get(like.id)))
             rows = () if taken.rows is None else tuple(taken.rows.tolist())
             if rows and value.id in odd and rows != tuple(range(len(sums[1][like.id].sums))):
                 yield value, like, rows
@@ -68,11 +73,16 @@ class OtherRows:
             and abs(one.norm - other.norm) <= _SAME_NORM * one.norm
         )
 
-    def has(self, value: Value) -> bool:
-        """Return True if a value of the target, or what it shows, has the baseline's rows in other places."""
-        writer = self._sides[0].flow.writer(value)
+    def has(self, value: Value, other: Value) -> bool:
+        """Return True if a value of the target, or what it shows, has the rows of one of the baseline's."""
+        shown = [self._shown(side, one) for side, one in enumerate((value, other))]
+        return any((ours, theirs) in self._met for ours in shown[0] for theirs in shown[1])
+
+    def _shown(self, side: int, value: Value) -> list[int | None]:
+        """Return the numbers of a value, and of what it shows."""
+        writer = self._sides[side].flow.writer(value)
         shown = (value,) if writer is None else (value, writer[2])
-        return any(self._sides[0].numbers.get(one.id) in self._same[0] for one in shown)
+        return [self._sides[side].numbers.get(one.id) for one in shown]
 
     def are_given_to(self, call: Call) -> bool:
         """Return True if the baseline has all floats that a call of the target reads, some of them in other places."""

@@ -13,6 +13,7 @@ from ...dump import Call
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..flow.argument_differences import argument_differences
+from ..pairing.call_keys import place_of
 
 _MOST: Final = 3  # most lines to name
 
@@ -38,7 +39,7 @@ def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tupl
 def _differences(sides: tuple[Evaluation, Evaluation], pair: Pair) -> str:
     """Return the numbers in which two calls with the same tensors differ, or ""."""
     calls = pair.target, pair.baseline
-    if calls[0].op != calls[1].op or not all(_makes_odd(sides, side, calls[side]) for side in (0, 1)):
+    if place_of(calls[0]) != place_of(calls[1]) or not all(_makes_odd(sides, side, calls[side]) for side in (0, 1)):
         return ""
     read = [[side.numbers.get(v.id) for _, v in side.flow.reads(c)] for side, c in zip(sides, calls, strict=True)]
     if not read[0] or read[0] != read[1]:

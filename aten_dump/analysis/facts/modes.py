@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ...dump import COMPILED_GRAPH, Call, RankDump
+from ..pairing.call_keys import line_of
 
 _MOST_NAMED: Final = 3
 _TRAINING: Final = {True: "training", False: "evaluation"}
@@ -53,7 +54,12 @@ def grad_mode_sentence(pairs: Iterable[tuple[Call, Call]]) -> str:
         modes = target.grad_enabled, baseline.grad_enabled
         if _is_compiled(target) or _is_compiled(baseline):
             continue
-        if target.phase == "forward" and target.where == baseline.where and None not in modes and modes[0] != modes[1]:
+        if (
+            target.phase == "forward"
+            and line_of(target) == line_of(baseline)
+            and None not in modes
+            and modes[0] != modes[1]
+        ):
             count += 1
             first = first or f"at {target.name} ({target.where}) it is {modes[0]}, in the baseline {modes[1]}"
     more = f", and at {count - 1} more calls" if count > 1 else ""

@@ -22,7 +22,13 @@ ProgramPlace = tuple[str, str, str]
 
 def place_of(call: Call) -> ProgramPlace:
     """Return what two calls share that a program makes at the same place: op, phase and line."""
-    return call.op, call.phase, call.where
+    return call.op, call.phase, line_of(call)
+
+
+def line_of(call: Call) -> str:
+    """Return the line of a call; if two versions of a program are compared, by its name in the baseline's."""
+    where = call.where
+    return call.rank.line_names.get(where, where)
 
 
 def normal_module(fqn: str) -> str:

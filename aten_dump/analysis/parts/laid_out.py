@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ...dump import Call, Value
 from ..evaluation.evaluation import Evaluation
+from ..pairing.call_keys import line_of
 from ..signatures.signature import TOLERANCE, Signature, distance
 from .parts import PartsFound
 
@@ -159,7 +160,7 @@ class LaidOut:
 
 def _alike(made: tuple[dict[str, list[_Made]], dict[str, list[_Made]]]) -> Iterator[tuple[int, _Made, list[_Made]]]:
     """Yield each result of the target with the baseline's at the same place: the nth in a module or at a line."""
-    places: tuple[Callable[[_Made], Hashable], ...] = (lambda one: one.call.module, lambda one: one.call.where)
+    places: tuple[Callable[[_Made], Hashable], ...] = (lambda one: one.call.module, lambda one: line_of(one.call))
     for slot in (one for one in made[0] if one in made[1]):
         for place in places:
             ours, theirs = _by(made[0][slot], place), _by(made[1][slot], place)
@@ -183,7 +184,7 @@ def _in_rounds(
 
 
 def _by_line(made: Sequence[_Made]) -> dict[tuple[str, str], list[_Made]]:
-    return _by(made, lambda one: (one.call.module, one.call.where))
+    return _by(made, lambda one: (one.call.module, line_of(one.call)))
 
 
 def _by(made: Sequence[_Made], key: Callable[[_Made], Hashable]) -> dict[Any, list[_Made]]:
