@@ -20,6 +20,7 @@ from ..flow.argument_differences import argument_differences
 from ..pairing.call_keys import line_of, place_of
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
+from ..signatures.signature import is_equal
 from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
 from .candidates import Candidates, are_asked_otherwise, asked_otherwise
@@ -662,8 +663,8 @@ class Causes:
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
             return special
-        if (makers := self._made_otherwise(first, other)) is not None:
-            return self._same_op(*makers)
+        if (parted := self._parted_before(first, other)) is not None:
+            return parted
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
@@ -726,22 +727,45 @@ class Causes:
             return None
         return makers[0], makers[1]
 
-    def _made_otherwise(self, first: Call, other: Call) -> tuple[Call, Call] | None:
-        """Return the calls that made what two calls read, if they were given other arguments.
+    def _parted_before(self, first: Call, other: Call) -> Cause | None:
+        """Return the cause where what two calls read is the same but for a hair, which began to differ before.
 
-        What they made may be the same but for a hair, as what an optimizer's epsilon is added to, and not what is
-        made of it.
+        What an optimizer's epsilon is added to may be, and a loss that hardly shows a mask. From there on the calls
+        that made it are followed back, as long as both sides make it by the same op.
         """
-        theirs = dict(other.input_values())
-        for slot, value in first.input_values():  # what is only written to as well: it says where
-            if slot not in theirs or self._is_part(value, theirs[slot]):
-                continue
-            makers = self._sides[0].flow.maker(value), self._sides[1].flow.maker(theirs[slot])
-            if makers[0] is None or makers[1] is None or makers[0].op != makers[1].op:
-                continue
-            if are_asked_otherwise(makers[0], makers[1]):
-                return makers[0], makers[1]
-        return None
+        waiting, seen = [(first, other)], set[int]()
+        found: list[tuple[int, Call, Call]] = []
+        while waiting:
+            target, baseline = waiting.pop()
+            seen.add(target.id)
+            if target is not first and are_asked_otherwise(target, baseline):
+                found.append((target.id, target, baseline))
+            theirs = dict(baseline.input_values())
+            read = [
+                (v, theirs[slot]) for slot, v in target.input_values() if slot in theirs
+            ]  # what it writes to as well
+            apart = [pair for pair in read if not (self._is_exact(*pair) or self._is_part(*pair))]
+            if not apart and target is not first:
+                found.append((target.id, target, baseline))
+            for one, its in apart:
+                maker, like = self._sides[0].flow.maker(one), self._sides[1].flow.maker(its)
+                if maker is not None and like is not None and maker.op == like.op:
+                    waiting += [(maker, like)] if maker.id not in seen else []
+                elif maker is not None and like is not None:
+                    found.append((maker.id, maker, like))
+                elif target is not first:
+                    found.append((target.id, target, baseline))
+        if not found:
+            return None
+        _, maker, like = min(found, key=lambda one: one[0])
+        return self._same_op(maker, like) if maker.op == like.op else self._region(maker, like)
+
+    def _is_exact(self, value: Value, other: Value) -> bool:
+        """Return True if two values are the same to all digits of float64; of one without elements, by its number."""
+        one, its = self._sides[0].signatures.get(value.id), self._sides[1].signatures.get(other.id)
+        if one is None or its is None:
+            return self._sides[0].number_of(value) == self._sides[1].number_of(other)
+        return is_equal(one, its)
 
     def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:
         """Return the calls of both sides that read a source first, if they are of one op."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ...dump import Call, Value
-from ...store.op_names import UNSCALE_GRADIENTS, read_op_name
+from ...store.op_names import UNSCALE_GRADIENTS, read_op_name, reads_no_elements
 from ..evaluation.evaluation import Evaluation
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import leaf_gradients, named_leaves
@@ -157,7 +157,8 @@ def _draws_otherwise(sides: tuple[Evaluation, Evaluation]) -> bool:
     firsts = []
     for side in sides:
         drawn = side.flow.rank.tables.random
-        firsts.append(next((call for call in side.flow.calls() if call.id in drawn), None))
+        draws = (call for call in side.flow.calls() if call.id in drawn)
+        firsts.append(next((call for call in draws if _is_drawn_alone(side, call)), None))
     one, other = firsts
     if one is None or other is None or one.op != other.op:
         return False
@@ -165,6 +166,12 @@ def _draws_otherwise(sides: tuple[Evaluation, Evaluation]) -> bool:
         if mine.has_data and its.has_data and mine.shape == its.shape and sign_value(mine) != sign_value(its):
             return True
     return False
+
+
+def _is_drawn_alone(evaluation: Evaluation, call: Call) -> bool:
+    """Return True if what a call makes of random numbers depends on no floats that it reads."""
+    read = evaluation.flow.reads(call)
+    return reads_no_elements(call.op) or not any(value.is_floating for _, value in read)
 
 
 def _listed(names: Sequence[str]) -> str:
