@@ -271,9 +271,13 @@ def _laid_out(
     if parts.meet():
         notes = parts.notes
         found = ask(sides)
-    if found.differs and (same := let_same_rows_meet(sides, found.odd, partial(watch, shared=Shared()))):
-        notes = (*notes, same)
-        found = ask(sides)
+    if found.differs:
+        more = taken_besides(sides)
+        with_more = [*found.odd[0], *more[0]], [*found.odd[1], *more[1]]
+        tried = (let_same_rows_meet(sides, odd, partial(watch, shared=Shared())) for odd in (with_more, found.odd))
+        if same := next(filter(None, tried), ""):
+            notes = (*notes, same)
+            found = ask(sides)
     return replace(found, notes=(*found.notes, *notes), parts=parts)
 
 

@@ -10,7 +10,7 @@ Theory of operation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -26,7 +26,8 @@ from .other_rows import Watch, made_in_rows, sums_of
 _LEAST_PLACES: Final = 3  # at which both programs make the same rows
 
 Sides = tuple[Evaluation, Evaluation]
-_Place = tuple[Hashable, int]  # of a program, and the size of a row
+_Line = tuple[str, str, str, str, str]  # module, op, phase, slot and line of a call
+_Place = tuple[_Line, int]  # of a program, and the size of a row
 _Counts = tuple[int, int]  # of the rows of both sides
 
 
@@ -43,11 +44,15 @@ def let_same_rows_meet(sides: Sides, odd: tuple[Sequence[End], Sequence[End]], w
         return ""
     lists = _lists_of(sides[0]), _lists_of(sides[1])
     of_ends = {_place_of(side, end) for side, some in zip(sides, odd, strict=True) for end in some}
+    wide = {_without_line(place) for place in of_ends if place and not (place in lists[0] and place in lists[1])}
+    if wide:  # a program may compute them at one line for a prompt, and at another for each word after it
+        of_ends = {_without_line(place) if place and _without_line(place) in wide else place for place in of_ends}
+        _add_without_lines(lists, wide)
     counts = {place: (_rows_of(lists[0][place]), _rows_of(lists[1][place])) for place in lists[0] if place in lists[1]}
     if not of_ends <= counts.keys():
         return ""
-    groups = _grouped(counts)
-    of_own = {counts[place] for place in of_ends if place and len(groups[counts[place]]) >= _LEAST_PLACES}
+    groups = _grouped({place: rows for place, rows in counts.items() if place not in wide})
+    of_own = {counts[one] for one in of_ends if one and len(groups.get(counts[one], ())) >= _LEAST_PLACES}
     most = max(groups, key=lambda rows: len(groups[rows]))
     checked = of_own or {most}  # where only some rows are output, as the last ones, those of all others must agree
     asked = {place for place in (*(one for rows in checked for one in groups[rows]), *of_ends) if place is not None}
@@ -112,9 +117,24 @@ def _place_of(side: Evaluation, end: End) -> _Place | None:
     return _at(writer[0], writer[1]), writer[2].shape[-1]
 
 
-def _at(call: Call, slot: str) -> Hashable:
+def _at(call: Call, slot: str) -> _Line:
     """Return the place at which a program makes a result: the line in a module, which several layers share."""
-    return call.module, *place_of(call), slot
+    op, phase, line = place_of(call)
+    return call.module, op, phase, slot, line
+
+
+def _without_line(place: _Place) -> _Place:
+    """Return the place of all results of one op outside of modules, whatever line; of others, the place itself."""
+    (module, op, phase, slot, line), size = place
+    return (module, op, phase, slot, line if module else ""), size
+
+
+def _add_without_lines(lists: tuple[dict[_Place, list[Value]], ...], wanted: Container[_Place]) -> None:
+    """Add what both sides make at some places, whatever lines they have."""
+    for found in lists:
+        for place, values in list(found.items()):
+            if (wide := _without_line(place)) in wanted and wide != place:
+                found[wide] = [*found.get(wide, ()), *values]
 
 
 def _rows_of(values: Sequence[Value]) -> int:
