@@ -187,7 +187,7 @@ def _compared(
     """
     target, baseline = ranks
     pairs = pair_calls(target, baseline, task.settings.mapping)
-    name_lines_alike(target, baseline, pairs)
+    name_lines_alike(target, baseline, ((pair.target, pair.baseline) for pair in pairs))
     found = evaluate(ranks, before, by_role=by_role)
     replays = MeetingReplays(enabled=True, known=collectives_of(task.settings.comparison))
     verdict = RankVerdict(found, pairs, replays, task.settings.precision_budget or BUDGET)

@@ -8,6 +8,7 @@ Theory of operation
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from typing import Final
@@ -242,6 +243,16 @@ class Candidates:
         target, baseline = ({place_of(call) for call in side.flow.calls()} for side in self._sides)
         is_one = len(target & baseline) >= _OF_ONE_PROGRAM * min(len(target), len(baseline))
         return (target, baseline) if is_one else (set(), set())
+
+    def is_made_as_often(self, side: int, call: Call) -> bool:
+        """Return True if both programs make such calls at the call's line, and the other side as many."""
+        place, counts = place_of(call), self._counts
+        return bool(self.lines[1 - side]) and 0 < counts[side][place] <= counts[1 - side][place]
+
+    @cached_property
+    def _counts(self) -> tuple[Counter[ProgramPlace], Counter[ProgramPlace]]:
+        ours, theirs = (Counter(place_of(call) for call in side.flow.calls()) for side in self._sides)
+        return ours, theirs
 
     def is_at_this_line_alone(self, side: int, call: Call | None) -> bool:
         """Return True if the call is at a line at which the other side's program makes no calls."""

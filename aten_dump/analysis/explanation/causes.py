@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from ...dump import Call, Value
+from ...store.op_names import reads_no_elements
 from ..cone.cone import Cone, cone_of
 from ..ends.ends import End, earliest
 from ..evaluation.evaluation import Evaluation
@@ -148,7 +149,7 @@ class Causes:
             for call in side.flow.calls():
                 for _, value in side.flow.results(call):
                     if not value.is_floating:
-                        key = line_of(call), call.phase, value.dtype, tuple(value.shape)
+                        key = line_of(call), call.phase, value.dtype_name, tuple(value.shape)
                         found[key].append((value, call))
         for line in made[0].keys() & made[1].keys():
             if len(made[0][line]) == len(made[1][line]):
@@ -162,14 +163,14 @@ class Causes:
             self._part(1, *theirs)
 
     def _part(self, side: int, value: Value, call: Call) -> None:
-        """Give a value of a side a number of its own, unless the other side makes the same at the same line."""
+        """Give a value of a side a number of its own, unless the other side makes the same at the same place."""
         evaluation, other = self._sides[side], self._sides[1 - side]
         maker = evaluation.flow.maker(value)
         if maker is None or maker.id != call.id:  # it shows what another call made
             return
         held = other.holders.get(evaluation.numbers[value.id], ())
         makers = [other.flow.maker(other.flow.rank.value_by_id(id)) for id in held]
-        if not any(one is not None and place_of(one)[1:] == place_of(call)[1:] for one in makers):
+        if not any(one is not None and place_of(one) == place_of(call) for one in makers):
             evaluation.numbers[value.id] = evaluation.numbering.new()
 
     def find(self, odd: Odd, near: Sequence[NearCall] = ()) -> Cause:
@@ -496,6 +497,21 @@ class Causes:
             told = f"both compute {_op(first)}, {'of other contents' if given[0] == given[1] else apart}"
         return Cause("region", first, other, f"{told} ({_line(other)})", self._same_inputs(first, other))
 
+    def _viewed_otherwise(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
+        """Return the calls at one place that showed what two calls read in a slot, if they were given other arguments.
+
+        What a call shows may be what an earlier one showed: then that is its maker.
+        """
+        reads = dict(self._sides[0].flow.reads(first))[slot], dict(self._sides[1].flow.reads(other))[slot]
+        for side in (0, 1):
+            maker = self._sides[side].flow.maker(reads[side])
+            pair = None if maker is None else self._pairs[side].get(maker.id)
+            if pair is not None and first is not pair.target and are_asked_otherwise(pair.target, pair.baseline):
+                shown = [[value.id for _, value in call.result_values()] for call in (pair.target, pair.baseline)]
+                if all(value.id in ids for value, ids in zip(reads, shown, strict=True)):
+                    return pair.target, pair.baseline
+        return None
+
     def _between(self, first: Call, other: Call, slot: str) -> Cause | None:
         """Return the cause where one side makes of what the other side reads in a slot another value, and reads that.
 
@@ -599,9 +615,11 @@ class Causes:
         call = other if first is None else first
         assert call is not None
         places = self._places_of_inputs(side, call)
-        is_like = places and place_of(call) in self._candidates.lines[1 - side]
-        what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
+        is_like = self._candidates.is_made_as_often(side, call)
         next_call = None if is_like else self._in_its_place(side, call, cones[1 - side])
+        what = "computes no such value at this line" if is_like else f"has no such call: {_op(call)}"
+        if next_call is not None and next_call.op == call.op:
+            what = "makes no such value"
         more = "" if next_call is None else f"; from there on it computes {_op(next_call)} ({_line(next_call)})"
         return Cause("region", first, other, f"the {SIDES[1 - side]} {what}{more}", places, calls=_names_of(cones))
 
@@ -609,7 +627,7 @@ class Causes:
         """Return the call with which the other side, which lacks a call, goes on from what that reads."""
         given, other = self._candidates.numbers_read(side, call), self._sides[1 - side]
         for _, one in sorted(cone.calls.items()):
-            if not given.isdisjoint(self._candidates.numbers_read(1 - side, one)):
+            if not (reads_no_elements(one.op) or given.isdisjoint(self._candidates.numbers_read(1 - side, one))):
                 return one
         return first_reader(other, given)
 
@@ -627,9 +645,9 @@ class Causes:
     def _same_op(self, first: Call, other: Call) -> Cause:
         """Return how two calls of one op differ: arguments, sources, random draws, wiring, dtype."""
         numbers = asked_otherwise(first, other)
-        forwards = (first.forward, other.forward) if numbers and first.phase == "backward" else (None, None)
-        if forwards[0] is not None and forwards[1] is not None and are_asked_otherwise(forwards[0], forwards[1]):
-            return self._same_op(forwards[0], forwards[1])
+        forward, its = (first.forward, other.forward) if numbers and first.phase == "backward" else (None, None)
+        if forward is not None and its is not None and forward.op == its.op and are_asked_otherwise(forward, its):
+            return self._same_op(forward, its)
         if numbers:
             text = "; ".join(map(str, numbers[:_MOST_NAMED]))
             name = numbers[0].name
@@ -651,6 +669,8 @@ class Causes:
         rewired = [*self._rewired(first, other)]
         if rewired and (makers := self._made_alike(first, other, rewired[0][0])) is not None:
             return self._same_op(*makers)
+        if rewired and (views := self._viewed_otherwise(first, other, rewired[0][0])) is not None:
+            return self._same_op(*views)
         if rewired and (between := self._between(first, other, rewired[0][0])) is not None:
             return between
         if rewired:
@@ -747,6 +767,8 @@ class Causes:
             apart = [pair for pair in read if not (self._is_exact(*pair) or self._is_part(*pair))]
             if not apart and target is not first:
                 found.append((target.id, target, baseline))
+            if target is first and (views := self._asked_for_otherwise(read)) is not None:
+                return self._same_op(*views)
             for one, its in apart:
                 maker, like = self._sides[0].flow.maker(one), self._sides[1].flow.maker(its)
                 if maker is not None and like is not None and maker.op == like.op:
@@ -759,6 +781,16 @@ class Causes:
             return None
         _, maker, like = min(found, key=lambda one: one[0])
         return self._same_op(maker, like) if maker.op == like.op else self._region(maker, like)
+
+    def _asked_for_otherwise(self, read: Sequence[tuple[Value, Value]]) -> tuple[Call, Call] | None:
+        """Return the calls that made what two calls read or write to, if they are of one op with other arguments."""
+        for one, its in read:
+            maker, like = self._sides[0].flow.maker(one), self._sides[1].flow.maker(its)
+            if maker is None or like is None or maker.op != like.op or self._is_part(one, its):
+                continue
+            if are_asked_otherwise(maker, like):
+                return maker, like
+        return None
 
     def _is_exact(self, value: Value, other: Value) -> bool:
         """Return True if two values are the same to all digits of float64; of one without elements, by its number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...dump import Call, Value
+from ...store.op_names import reads_no_elements
 from ..cone.cone import Cone
 from ..evaluation.evaluation import Evaluation
 from ..flow.argument_differences import argument_differences
@@ -68,7 +69,7 @@ def first_reader(evaluation: Evaluation, numbers: set[int]) -> Call | None:
         if given and flow.is_view(call):
             for _, value in call.output_values():
                 shown.setdefault(evaluation.numbers.get(value.id, 0), min(given))
-        elif len(given) > most:
+        elif len(given) > most and not reads_no_elements(call.op):
             found, most = call, len(given)
             if most == len(numbers):
                 break

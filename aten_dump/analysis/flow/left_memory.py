@@ -158,11 +158,11 @@ class LeftMemory:
 
 def _is_count(place: LeftPlace) -> bool:
     """Return True if a number may be a count of steps: a parameter, or a rank's share of one, may have one element."""
-    if not place.last.shape:
-        return True
+    if place.before.requires_grad:
+        return False
     try:
         return bool(place.last.shared_tensor().item() - place.before.shared_tensor().item() == 1)
-    except MissingDataError:
+    except (MissingDataError, NotImplementedError):  # not recorded, or without elements
         return True
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ...dump import RankDump
+from ...dump import Call, RankDump
 from ...dump.shown.source_lines import source_lines
-from ..evidence.evidence_rows import Pair
 
 
 class _Line(NamedTuple):
@@ -32,7 +31,7 @@ class _Line(NamedTuple):
         return f"{self.file}:{self.number} in {self.function}"
 
 
-def name_lines_alike(target: RankDump, baseline: RankDump, pairs: Sequence[Pair]) -> None:
+def name_lines_alike(target: RankDump, baseline: RankDump, pairs: Iterable[tuple[Call, Call]]) -> None:
     """Give the lines of the target, in `line_of`, the names of those of the baseline that they stand for.
 
     Args:
@@ -41,9 +40,9 @@ def name_lines_alike(target: RankDump, baseline: RankDump, pairs: Sequence[Pair]
         pairs: of their calls.
     """
     votes: dict[str, Counter[str]] = defaultdict(Counter)
-    for pair in pairs:
-        if pair.target.kind == "aten" and pair.target.op == pair.baseline.op and pair.target.phase != "backward":
-            votes[pair.target.where][pair.baseline.where] += 1
+    for call, other in pairs:
+        if call.kind == "aten" and call.op == other.op and call.phase != "backward":
+            votes[call.where][other.where] += 1
     if any(line not in others for line, others in votes.items()):
         lines = _lines_of(target), {str(line) for line in _lines_of(baseline)}
         target.line_names = dict(_names(votes, *lines))
