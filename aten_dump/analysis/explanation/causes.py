@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
@@ -21,7 +21,6 @@ from ..flow.argument_differences import argument_differences
 from ..pairing.call_keys import line_of, place_of
 from ..parts.blocks import dimensions_of
 from ..parts.parts import PartsFound
-from ..signatures.signature import is_equal
 from ..sources.batch_order import BatchOrder
 from ..sources.stand_ins import Sources
 from .candidates import Candidates, are_asked_otherwise, asked_otherwise
@@ -33,15 +32,15 @@ from .other_sources import computing, first_reader, other_source
 from .region import RegionToCorrect
 from .repair import Asked, Like, Repair
 from .state_names import StateNames
+from .told_apart import tell_apart
 from .uncleared import uncleared
 from .unread import unread
 from .unwritten import unwritten
+from .wiring import Wiring
 
 Odd = tuple[Sequence[End], Sequence[End]]
-Made = tuple[Value, Call]
 _MOST_NAMED: Final = 3
 _MOST_FIRST: Final = 2  # regions that are asked before the whole one
-_MOST_BETWEEN: Final = 16  # calls that one side makes more between two values
 _OF_FIRST: Final = 0.5  # of the work that is left, for one of them
 _KINDS: Final[dict[str, FindingKind]] = {
     "loss": "loss",
@@ -117,61 +116,10 @@ class Causes:
         self._candidates = Candidates(sides, sources, ends, self._pairs)
         self.odd: Odd = ([], [])
         self.cones: tuple[Cone, Cone] = (Cone(), Cone())
-        self._part_by_place(pairs)
+        self._wiring = Wiring(sides, self._pairs, self._candidates, self._is_part, self._is_laid_elsewhere)
+        tell_apart(sides, pairs, floats=self.tells_floats_apart)
         if parts is not None:
             parts.let_wholes_meet(pairs)
-
-    def _part_by_place(self, pairs: Sequence[Pair]) -> None:
-        """Give numbers of their own to values that two calls at one place make otherwise.
-
-        What a call makes may be equal to another value of the other side by chance: few integers are, so are angles of
-        a position that is 0, and what a product with ones leaves as it is. Where the other side makes it at the same
-        place, as a loop may in another order, it is the same.
-        """
-        for pair in pairs:
-            if pair.target.kind != "aten" or place_of(pair.target) != place_of(pair.baseline):
-                continue
-            theirs = dict(pair.baseline.result_values())
-            for slot, value in pair.target.result_values():
-                other = theirs.get(slot)
-                if other is None or value.is_floating != other.is_floating or value.shape != other.shape:
-                    continue
-                if value.is_floating and not self.tells_floats_apart:
-                    continue
-                self._part_both((value, pair.target), (other, pair.baseline))
-        for ours, its in self._integers_of_lines():
-            self._part_both(ours, its)
-
-    def _integers_of_lines(self) -> Iterator[tuple[Made, Made]]:
-        """Yield integers and truth values that both sides make at one line, as often, by another op."""
-        made: tuple[dict[Hashable, list[Made]], ...] = (defaultdict(list), defaultdict(list))
-        for side, found in zip(self._sides, made, strict=True):
-            for call in side.flow.calls():
-                for _, value in side.flow.results(call):
-                    if not value.is_floating:
-                        key = line_of(call), call.phase, value.dtype_name, tuple(value.shape)
-                        found[key].append((value, call))
-        for line in made[0].keys() & made[1].keys():
-            if len(made[0][line]) == len(made[1][line]):
-                pairs = zip(made[0][line], made[1][line], strict=True)
-                yield from (pair for pair in pairs if pair[0][1].op != pair[1][1].op)
-
-    def _part_both(self, ours: Made, theirs: Made) -> None:
-        numbers = [side.numbers.get(value.id) for side, (value, _) in zip(self._sides, (ours, theirs), strict=True)]
-        if None not in numbers and numbers[0] != numbers[1]:
-            self._part(0, *ours)
-            self._part(1, *theirs)
-
-    def _part(self, side: int, value: Value, call: Call) -> None:
-        """Give a value of a side a number of its own, unless the other side makes the same at the same place."""
-        evaluation, other = self._sides[side], self._sides[1 - side]
-        maker = evaluation.flow.maker(value)
-        if maker is None or maker.id != call.id:  # it shows what another call made
-            return
-        held = other.holders.get(evaluation.numbers[value.id], ())
-        makers = [other.flow.maker(other.flow.rank.value_by_id(id)) for id in held]
-        if not any(one is not None and place_of(one) == place_of(call) for one in makers):
-            evaluation.numbers[value.id] = evaluation.numbering.new()
 
     def find(self, odd: Odd, near: Sequence[NearCall] = ()) -> Cause:
         """Return the cause of some ends that one side lacks, or of calls that were given another number."""
@@ -497,52 +445,6 @@ class Causes:
             told = f"both compute {_op(first)}, {'of other contents' if given[0] == given[1] else apart}"
         return Cause("region", first, other, f"{told} ({_line(other)})", self._same_inputs(first, other))
 
-    def _viewed_otherwise(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
-        """Return the calls at one place that showed what two calls read in a slot, if they were given other arguments.
-
-        What a call shows may be what an earlier one showed: then that is its maker.
-        """
-        reads = dict(self._sides[0].flow.reads(first))[slot], dict(self._sides[1].flow.reads(other))[slot]
-        for side in (0, 1):
-            maker = self._sides[side].flow.maker(reads[side])
-            pair = None if maker is None else self._pairs[side].get(maker.id)
-            if pair is not None and first is not pair.target and are_asked_otherwise(pair.target, pair.baseline):
-                shown = [[value.id for _, value in call.result_values()] for call in (pair.target, pair.baseline)]
-                if all(value.id in ids for value, ids in zip(reads, shown, strict=True)):
-                    return pair.target, pair.baseline
-        return None
-
-    def _between(self, first: Call, other: Call, slot: str) -> Cause | None:
-        """Return the cause where one side makes of what the other side reads in a slot another value, and reads that.
-
-        That is by a call more, or by another op at the same line, of the same values.
-        """
-        reads = dict(self._sides[0].flow.reads(first))[slot], dict(self._sides[1].flow.reads(other))[slot]
-        for side, value in enumerate(reads):
-            added = self._added(side, value, self._sides[1 - side].number_of(reads[1 - side]))
-            if added is not None:
-                return self._one_sided(None if side else added, added if side else None, (Cone(), Cone()))
-        maker, its = self._sides[0].flow.maker(reads[0]), self._sides[1].flow.maker(reads[1])
-        if maker is None or its is None or maker.op == its.op or place_of(maker)[1:] != place_of(its)[1:]:
-            return None
-        return self._region(maker, its) if self._given(0, maker) == self._given(1, its) else None
-
-    def _added(self, side: int, value: Value, wanted: int | None) -> Call | None:
-        """Return the first call between a value of some number and another one, if one side alone makes them."""
-        evaluation, found = self._sides[side], None
-        waiting, seen = [value], set[int]()
-        while waiting and wanted and len(seen) < _MOST_BETWEEN:
-            writer = evaluation.flow.writer(waiting.pop())
-            call = None if writer is None else writer[0]
-            if call is None or call.id in seen or not self._candidates.is_added(side, call):
-                continue
-            seen.add(call.id)
-            read = [one for _, one in call.input_values()]
-            if any(evaluation.number_of(one) == wanted for one in read):
-                found = call if found is None or call.id < found.id else found
-            waiting += read
-        return found
-
     def _shows_what_will_be(self, pair: Pair) -> bool:
         """Return True if two views differ as one shows memory that is being written, as a collective does."""
         calls = pair.target, pair.baseline
@@ -576,7 +478,7 @@ class Causes:
                 for slot, value in self._sides[0].flow.reads(pair.target)
                 if slot in theirs and self._sides[0].number_of(value) != self._sides[1].number_of(theirs[slot])
             ]
-            is_wired_so = any(self._pair_that_made(*values) is None for values in apart)  # else it began before
+            is_wired_so = any(self._wiring.pair_that_made(*values) is None for values in apart)  # else it began before
             if given[0] != given[1] and shapes[0] == shapes[1] and are_known and is_wired_so:
                 return pair.target, pair.baseline
         return None
@@ -667,12 +569,8 @@ class Causes:
         if self._layout is not None and (lacking := self._layout.reading_a_term(first, other)) is not None:
             return _at("gradient", *lacking)
         rewired = [*self._rewired(first, other)]
-        if rewired and (makers := self._made_alike(first, other, rewired[0][0])) is not None:
-            return self._same_op(*makers)
-        if rewired and (views := self._viewed_otherwise(first, other, rewired[0][0])) is not None:
-            return self._same_op(*views)
-        if rewired and (between := self._between(first, other, rewired[0][0])) is not None:
-            return between
+        if rewired and (cause := self._before_it(first, other, rewired[0][0])) is not None:
+            return cause
         if rewired:
             return Cause("rewired", first, other, rewired[0][1], "", rewired[0][0])
         taken = [self._taken(side, call) for side, call in enumerate((first, other))]
@@ -683,13 +581,27 @@ class Causes:
         special = self._shaped(first, other) or self._in_other_dtype(first, other)
         if special is not None:
             return special
-        if (parted := self._parted_before(first, other)) is not None:
-            return parted
+        if (parted := self._wiring.parted_before(first, other)) is not None:
+            return self._same_op(*parted) if parted[0].op == parted[1].op else self._region(*parted)
         pairs = zip(self._sides[0].flow.reads(first), self._sides[1].flow.reads(other), strict=False)
         parts = "parts of " if any(self._is_part(one, theirs) for (_, one), (_, theirs) in pairs) else ""
         text = f"from {parts}the same inputs it computes something else"
         inputs = self._places_of_inputs(0, first) if parts else self._same_inputs(first, other)
         return Cause("op", first, other, text, inputs)
+
+    def _before_it(self, first: Call, other: Call, slot: str) -> Cause | None:
+        """Return the cause before two calls that read something else in a slot, if it is known where that began."""
+        reads = dict(self._sides[0].flow.reads(first))[slot], dict(self._sides[1].flow.reads(other))[slot]
+        makers = self._wiring.viewed_otherwise(first, other, slot)
+        if makers is None and self._layout is not None and not self._layout.is_reordered(*reads):
+            makers = self._wiring.made_alike(first, other, slot)
+        if makers is not None:
+            return self._same_op(*makers)
+        if (added := self._wiring.added(first, other, slot)) is not None:
+            side, call = added
+            return self._one_sided(None if side else call, call if side else None, (Cone(), Cone()))
+        ops = self._wiring.other_op(first, other, slot)
+        return None if ops is None else self._region(*ops)
 
     def _taken(self, side: int, call: Call) -> str:
         """Return the slots of a view that what differs was made of; "" of another call."""
@@ -747,58 +659,6 @@ class Causes:
             return None
         return makers[0], makers[1]
 
-    def _parted_before(self, first: Call, other: Call) -> Cause | None:
-        """Return the cause where what two calls read is the same but for a hair, which began to differ before.
-
-        What an optimizer's epsilon is added to may be, and a loss that hardly shows a mask. From there on the calls
-        that made it are followed back, as long as both sides make it by the same op.
-        """
-        waiting, seen = [(first, other)], set[int]()
-        found: list[tuple[int, Call, Call]] = []
-        while waiting:
-            target, baseline = waiting.pop()
-            seen.add(target.id)
-            if target is not first and are_asked_otherwise(target, baseline):
-                found.append((target.id, target, baseline))
-            theirs = dict(baseline.input_values())
-            read = [
-                (v, theirs[slot]) for slot, v in target.input_values() if slot in theirs
-            ]  # what it writes to as well
-            apart = [pair for pair in read if not (self._is_exact(*pair) or self._is_part(*pair))]
-            if not apart and target is not first:
-                found.append((target.id, target, baseline))
-            if target is first and (views := self._asked_for_otherwise(read)) is not None:
-                return self._same_op(*views)
-            for one, its in apart:
-                maker, like = self._sides[0].flow.maker(one), self._sides[1].flow.maker(its)
-                if maker is not None and like is not None and maker.op == like.op:
-                    waiting += [(maker, like)] if maker.id not in seen else []
-                elif maker is not None and like is not None:
-                    found.append((maker.id, maker, like))
-                elif target is not first:
-                    found.append((target.id, target, baseline))
-        if not found:
-            return None
-        _, maker, like = min(found, key=lambda one: one[0])
-        return self._same_op(maker, like) if maker.op == like.op else self._region(maker, like)
-
-    def _asked_for_otherwise(self, read: Sequence[tuple[Value, Value]]) -> tuple[Call, Call] | None:
-        """Return the calls that made what two calls read or write to, if they are of one op with other arguments."""
-        for one, its in read:
-            maker, like = self._sides[0].flow.maker(one), self._sides[1].flow.maker(its)
-            if maker is None or like is None or maker.op != like.op or self._is_part(one, its):
-                continue
-            if are_asked_otherwise(maker, like):
-                return maker, like
-        return None
-
-    def _is_exact(self, value: Value, other: Value) -> bool:
-        """Return True if two values are the same to all digits of float64; of one without elements, by its number."""
-        one, its = self._sides[0].signatures.get(value.id), self._sides[1].signatures.get(other.id)
-        if one is None or its is None:
-            return self._sides[0].number_of(value) == self._sides[1].number_of(other)
-        return is_equal(one, its)
-
     def _first_readers(self, value: Value, theirs: Value | None) -> tuple[Call, Call] | None:
         """Return the calls of both sides that read a source first, if they are of one op."""
         if theirs is None or self._sides[1].flow.maker(theirs) is not None:
@@ -833,39 +693,6 @@ class Causes:
                         )
                     else:
                         yield slot, f"it reads {made[0]}, the baseline's reads {made[1]}"
-
-    def _made_alike(self, first: Call, other: Call, slot: str) -> tuple[Call, Call] | None:
-        """Return where what two calls read in a slot begins to differ, if calls at the same places make it.
-
-        Both sides know rows that only lie in other places, so a difference between such rows shows late. Of the
-        calls behind, those that take sources which the baseline does not have come first, then the first that reads or
-        computes something else.
-        """
-        reads = dict(self._sides[0].flow.reads(first)), dict(self._sides[1].flow.reads(other))
-        if self._layout is None or self._layout.is_reordered(reads[0][slot], reads[1][slot]):
-            return None
-        waiting = [*filter(None, [self._pair_that_made(reads[0][slot], reads[1][slot])])]
-        seen: dict[int, tuple[Pair, bool]] = {}  # and whether all that differs before it is made by pairs as well
-        while waiting:
-            pair = waiting.pop()
-            read, there = dict(self._sides[0].flow.reads(pair.target)), dict(self._sides[1].flow.reads(pair.baseline))
-            if any(self._candidates.is_odd_source(0, value) for value in read.values()):
-                return pair.target, pair.baseline
-            both = [(value, there[slot]) for slot, value in read.items() if slot in there]
-            both = [(one, two) for one, two in both if self._sides[0].number_of(one) != self._sides[1].number_of(two)]
-            both = [(one, two) for one, two in both if not self._is_laid_elsewhere(one, two)]
-            behind = [self._pair_that_made(*values) for values in both]
-            seen[pair.target.id] = pair, bool(behind) and None not in behind
-            waiting += [one for one in behind if one is not None and one.target.id not in seen]
-        outer = (pair for _, (pair, is_inner) in sorted(seen.items()) if not is_inner)
-        found = next((pair for pair in outer if self._sides[0].flow.reads(pair.target)), None)  # and is no table
-        return None if found is None else (found.target, found.baseline)
-
-    def _pair_that_made(self, value: Value, theirs: Value) -> Pair | None:
-        """Return the calls that made two values, if they stand at the same place."""
-        maker = self._sides[0].flow.maker(value)
-        pair = None if maker is None else self._pairs[0].get(maker.id)
-        return pair if pair is not None and self._sides[1].flow.maker(theirs) is pair.baseline else None
 
     def _named_on_both(self, value: Value) -> str:
         """Return who made a value of the target, and who made the same on the baseline, if that has another name."""
