@@ -26,7 +26,7 @@ def tell_apart(sides: Sides, pairs: Sequence[Pair], *, floats: bool) -> None:
     Args:
         sides: evaluated.
         pairs: of calls of both sides.
-        floats: False to tell only integers and truth values from others.
+        floats: also floats, and not only integers and truth values.
     """
     for ours, theirs in (*_of_pairs(pairs, floats=floats), *_of_other_ops(sides)):
         numbers = [side.numbers.get(value.id) for side, (value, _) in zip(sides, (ours, theirs), strict=True)]
