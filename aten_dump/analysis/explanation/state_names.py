@@ -71,6 +71,8 @@ class StateNames:
             return "step"
         ops = [read_op_name(call.op).name.removeprefix(_FOREACH) for call, _ in readers]
         role = next((_MOMENTS[op] for op in ops if op in _MOMENTS), "momentum" if "add_" in ops else "state")
+        if role == _MOMENTS["addcmul_"] and "mul_" not in ops:  # it does not decay, as of Adagrad
+            role = "sum"
         owner = next(filter(None, (self._beside(call, slot) for call, slot in readers)), "")
         return f"{role}{OWNER}{owner}" if owner else f"{role} {list(value.shape)}"
 
