@@ -6,6 +6,7 @@ compute the same.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from ...dump import Call
 from ..evaluation.evaluation import Evaluation
 from ..evidence.evidence_rows import Pair
 from ..flow.argument_differences import argument_differences
-from ..pairing.call_keys import place_of
+from ..pairing.call_keys import line_of, place_of
 
 _MOST: Final = 3  # most lines to name
 
@@ -24,8 +25,10 @@ def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tupl
     The other side does not have their results: otherwise they would be the same.
     """
     found: dict[tuple[str, str], list[str]] = {}
+    lines = [_ops_by_line(side) for side in sides]
     for pair in pairs:
-        if told := _differences(sides, pair):
+        is_written_alike = lines[0].get(line_of(pair.target)) == lines[1].get(line_of(pair.baseline))
+        if is_written_alike and (told := _differences(sides, pair)):
             found.setdefault((pair.target.where, told), []).append(pair.target.name)
     said = []
     for (where, told), names in found.items():
@@ -34,6 +37,14 @@ def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tupl
         said.append(f"{given}: {told}; nothing that the step ends with shows it")
     rest = len(said) - _MOST
     return (*said[:_MOST], *([f"calls at {rest} more lines are given other numbers"] if rest > 0 else ()))
+
+
+def _ops_by_line(side: Evaluation) -> dict[str, Counter[str]]:
+    """Return how often a program runs each op at each of its lines."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for call in side.flow.calls():
+        found[line_of(call)][call.op] += 1
+    return found
 
 
 def _differences(sides: tuple[Evaluation, Evaluation], pair: Pair) -> str:
