@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aten_dump.analysis.evaluation.evaluation import JITTER, EvaluatedStep, Evaluation, Shared
+from aten_dump.analysis.evaluation.evaluation import JITTER, Choices, EvaluatedStep, Evaluation, Shared
 from aten_dump.analysis.flow.data_flow import DataFlow
 from aten_dump.analysis.signatures.signature import is_same, sign
 
@@ -145,3 +145,16 @@ def test_what_is_moved_to_measure_rounding_chooses_as_it_did(leads: bool, record
     recording = record(program)
     noise = evaluated(recording, leads=leads).noise_beside(evaluated(recording, leads=leads, jitter=JITTER))
     assert noise and all(math.isfinite(one) for one in noise.values())
+
+
+def test_a_choice_is_known_by_what_it_was_made_from() -> None:
+    """Of the same scores a coarse dtype chooses otherwise, where two are equal in it."""
+    choices, fine, coarse = Choices(), frozenset({(3, "float32")}), frozenset({(3, "bfloat16")})
+    choices.add("contents", fine, None)
+    assert not choices.differ
+    choices.add("contents", coarse, torch.tensor([1]))
+    assert choices.differ and choices.find("contents", fine) is None
+    assert choices.find("contents", coarse) is not None
+    assert choices.find("contents", frozenset({(4, "float32")})) is None, "two were made, and of none of these values"
+    choices.add("others", fine, torch.tensor([2]))
+    assert choices.find("others", frozenset({(4, "float32")})) is not None, "a program may be written otherwise"

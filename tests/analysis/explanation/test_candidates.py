@@ -200,7 +200,9 @@ def test_two_products_of_other_lines_are_no_other_arguments(tmp_path: Path) -> N
         return update
 
     found = compared(tmp_path, run(looks_ahead=False), run(looks_ahead=True))
-    assert "of the baseline" in found.answer().splitlines()[0] and "makes no such value" in found.answer(), found.answer()
+    assert "of the baseline" in found.answer().splitlines()[0] and "makes no such value" in found.answer(), (
+        found.answer()
+    )
     assert "0.01" not in found.answer().splitlines()[0]
 
 

@@ -560,3 +560,32 @@ def test_a_copy_with_other_contents_that_is_overwritten_is_no_state(tmp_path: Pa
 
     for found in both_ways(one(0.0), one(3.0)):
         assert found.exit_code == 0, found.answer()
+
+
+class Siglip(nn.Module):
+    """Scores with a scale and a bias that are single numbers, as models of images and texts have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.scale, self.bias = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(-1.0))
+
+    def forward(self, images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+        return self.image(images) @ self.text(texts).t() * self.scale.exp() + self.bias
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_single_number_that_no_optimizer_holds_is_found(kind: type[torch.optim.Optimizer], tmp_path: Path) -> None:
+    def trained(name: str, left_out: str) -> Path:
+        model = Siglip()
+        optimizer = kind([p for n, p in model.named_parameters() if n != left_out], lr=0.01)
+        with DumpMode(DumpConfig(path=str(tmp_path / name), data="tensor"), model=model):
+            images, texts = torch.linspace(-1, 1, 48).view(2, 4, 6)
+            nn.functional.softplus(model(images, texts)).mean().backward()
+            optimizer.step()
+        return tmp_path / name
+
+    found = compare(trained("target", "bias"), trained("baseline", ""))
+    assert found.exit_code == 1 and found.cause is not None, found.answer()
+    assert "only the baseline changes bias" in found.cause.text, found.answer()
