@@ -58,6 +58,7 @@ _KINDS: Final = tuple(
         "floor ceil round trunc",
     )
 )  # ops that are easily taken for one another
+_COPIES: Final = frozenset(("clone", "_to_copy", "copy_", "_unsafe_view"))
 _OF_TWO: Final = frozenset({"mul", "add", "sub", "div", "maximum", "minimum"})
 _DIVIDES: Final = frozenset({"div", "remainder", "fmod", "floor_divide"})  # by zero, of integers, is an error
 _MOVED: Final = frozenset({"mul", "add", "sub", "div"})
@@ -469,8 +470,10 @@ class Corrections:
                 if one.id != value.id and _are_of_a_kind(one, value):
                     found += 1
                     yield _name_of(one), partial(_output_beside, place, other, slot)
+        # To give a copy what should come of it says nothing of who is wrong.
+        is_copied = _is_view(place.first) or read_op_name(place.first.op).name in _COPIES
         for one, tensor in self._others:
-            if _are_of_a_kind(one, value) and found < _MOST_VALUES:
+            if _are_of_a_kind(one, value) and found < _MOST_VALUES and not is_copied:
                 found += 1
                 yield f"what {_name_of(one)} of the baseline is", partial(_fixed, tensor)
 
