@@ -258,6 +258,12 @@ class Candidates:
         """Return True if the call is at a line at which the other side's program makes no calls."""
         return call is not None and place_of(call) not in self.lines[1 - side]
 
+    def is_made_there(self, side: int, call: Call) -> bool:
+        """Return True if the other side has all that a call makes, as wholes."""
+        held, numbers = self._sides[1 - side].holders, self._sides[side].numbers
+        made = [numbers.get(value.id, 0) for _, value in self._sides[side].flow.results(call)]
+        return bool(made) and all(held.get(number) for number in made)
+
     def is_added(self, side: int, call: Call) -> bool:
         """Return True if the other side makes no such call here."""
         pair = self._pairs[side].get(call.id)

@@ -412,6 +412,10 @@ class Causes:
         )
         if pair is not None:
             return self._same_op(*pair)
+        if first is not None and other is not None:
+            made = self._candidates.is_made_there(0, first), self._candidates.is_made_there(1, other)
+            if made[0] != made[1]:  # one side goes on from what is an end of the other
+                return self._one_sided(None if made[0] else first, other if made[0] else None, cones)
         alone = [self._candidates.is_at_this_line_alone(side, call) for side, call in ((0, first), (1, other))]
         if first is not None and other is not None and first.op == other.op:
             if alone[0] != alone[1]:
