@@ -322,6 +322,10 @@ class Causes:
                         break
                 found = found or whole.find(MOST_WORK - work)
                 work += given.region.work
+                if found is not None and found.like is not None and self._candidates.is_added(1, found.like):
+                    there = f"{found.spot} of {found.call.name} ({_line(found.call)})"
+                    text = f"the target has no such call: {_op(found.like)}; {what} if {there} goes through it"
+                    return Cause("region", None, found.like, text, "", calls=_names_of(each))
                 if found is not None:
                     pair = self._pairs[0].get(found.call.id)
                     other = None if pair is None else pair.baseline

@@ -82,6 +82,8 @@ class Correction:
 
     call: Call
     text: str
+    like: Call | None = None  # see `Change`
+    spot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class Corrections:
             for place in places:
                 for change in way(place):
                     if self._asked.is_right(change) and self._is_right(change):
-                        return Correction(place.first, change.text)
+                        return Correction(place.first, change.text, change.like, change.spot)
                     if self.work > most_work:
                         return None
         return None
@@ -381,7 +383,8 @@ class Corrections:
             for spot in self._spots_of(place):
                 if spot.value.is_floating == tensors[0][1].is_floating:
                     text = f"if its {spot.slot} goes through {like.op}, as in {like.name} of the baseline"
-                    yield place.changed(partial(_through, spot.at, _applied(like)), text)
+                    change = place.changed(partial(_through, spot.at, _applied(like)), text)
+                    yield change._replace(like=like, spot=spot.slot)
 
     def _through_a_function(self, place: _Place) -> Iterator[Change]:
         """Yield changes of a tensor to what a function that is easily forgotten makes of it."""

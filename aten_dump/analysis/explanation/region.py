@@ -38,10 +38,14 @@ class Change(NamedTuple):
         makes: by id of a call: what returns the op and its arguments as they are to be run, given these and what finds
             the tensor of a value.
         text: what is changed, as a clause.
+        like: the call of the baseline that is done here too, if that is the change.
+        spot: where it is done: ``input.0``.
     """
 
     makes: Mapping[int, Make]
     text: str
+    like: Call | None = None
+    spot: str = ""
 
 
 class Region:
