@@ -122,13 +122,13 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, groups * self.size)
         self.v_proj = nn.Linear(width, groups * self.size)
         self.o_proj = nn.Linear(width, width, bias=False)
-        self.start, self.diagonal, self.dim, self.scale = 0, 1, -1, 1 / math.sqrt(self.size)
+        self.diagonal, self.dim, self.scale = 1, -1, 1 / math.sqrt(self.size)
         self.form = "eager"
 
     def rotate(self, x: Tensor) -> Tensor:
         half, length = x.shape[-1] // 2, x.shape[-2]
         frequency = 1.0 / 500.0 ** (torch.arange(half).float() / half)
-        angle = torch.outer(torch.arange(self.start, self.start + length).float(), frequency)
+        angle = torch.outer(torch.arange(length).float(), frequency)
         angle = torch.cat([angle, angle], -1)
         turned = torch.cat([-x[..., half:], x[..., :half]], -1)
         return x * angle.cos().to(x.dtype) + turned * angle.sin().to(x.dtype)
