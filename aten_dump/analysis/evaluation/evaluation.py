@@ -661,6 +661,11 @@ class Evaluation:
         makers = (value.producer for value in self.sources.values())
         return any(made is not None and is_compiled(made[0]) for made in makers)
 
+    @property
+    def rests_on_unseen(self) -> bool:
+        """True if a call without recorded ops, as the backward of `prod`, made a source: other contents do not fit."""
+        return any(value.producer is not None for value in self.sources.values())
+
     def alone(self, other: Evaluation) -> frozenset[int]:
         """Return the ids of calls that were not run and have no counterpart, such as a compiler's regions."""
         found = set()

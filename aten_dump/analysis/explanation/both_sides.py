@@ -135,7 +135,8 @@ def evaluate(ranks: tuple[RankDump, RankDump], before: LeftBefore | None, *, by_
     elif order is not None:
         found, stand_ins = _reordered(found, order, steps, left, before)
         target, baseline = found.sides
-    apart = None if found.differs else alike_sources(target, baseline, stand_ins)
+    is_fixed = found.differs or target.rests_on_unseen or baseline.rests_on_unseen
+    apart = None if is_fixed else alike_sources(target, baseline, stand_ins)
     if apart is None or are_made_alike((target, baseline), found.ends, apart):
         return found
     shared, contents = Shared(), apart.contents

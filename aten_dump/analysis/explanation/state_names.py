@@ -132,7 +132,8 @@ def begins_otherwise(
         odd: what each side reads from outside and the other side does not have.
     """
     names = [StateNames(side.flow) for side in sides]
-    found = [dict.fromkeys(names[side].of(value) for value in odd[side]) for side in (0, 1)]
+    outside = [[value for value in odd[side] if value.producer is None] for side in (0, 1)]
+    found = [dict.fromkeys(names[side].of(value) for value in outside[side]) for side in (0, 1)]
     known = [{names[side].of(value) for value in sides[side].sources.values()} for side in (0, 1)]
     said, is_resumed = [], True
     for group in _ORDER:

@@ -54,6 +54,26 @@ def test_a_scale_that_stays_in_the_gradients_is_a_difference(tmp_path: Path) -> 
     assert found.exit_code == 1
 
 
+def areas(path: Path, *, by_hand: bool) -> None:
+    """Train on areas of boxes: what the backward of `prod` does is in no recording."""
+    model = nn.Sequential(nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.SiLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(6, SIZE)
+    with DumpMode(DumpConfig(path=str(path), data="tensor"), model=model):
+        sides = model(x).sigmoid()
+        area = sides[:, 0] * sides[:, 1] if by_hand else sides.prod(1)
+        (1 - area).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_product_along_a_dimension_is_what_it_is_by_hand(tmp_path: Path) -> None:
+    """Weights and biases of a norm are ones and zeros, as other sources: moved apart, they do not fit that backward."""
+    for by_hand in (True, False):
+        target = tmp_path / str(by_hand)
+        found = both(target, lambda path: areas(path, by_hand=by_hand), lambda path: areas(path, by_hand=not by_hand))  # noqa: B023
+        assert found.exit_code == 0, found.answer()
+
+
 def clipped(path: Path, reduction: str) -> None:
     """Train a step whose gradients are clipped to a norm that they are far above."""
     model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3))
