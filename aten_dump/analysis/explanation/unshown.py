@@ -25,10 +25,10 @@ def unshown(sides: tuple[Evaluation, Evaluation], pairs: Sequence[Pair]) -> tupl
     The other side does not have their results: otherwise they would be the same.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    lines = [_ops_by_line(side) for side in sides]
-    for pair in pairs:
-        is_written_alike = lines[0].get(line_of(pair.target)) == lines[1].get(line_of(pair.baseline))
-        if is_written_alike and (told := _differences(sides, pair)):
+    differing = [(pair, told) for pair in pairs if (told := _differences(sides, pair))]
+    lines = [_ops_by_line(side) for side in sides] if differing else []
+    for pair, told in differing:
+        if lines[0][line_of(pair.target)] == lines[1][line_of(pair.baseline)]:  # it is written alike
             found.setdefault((pair.target.where, told), []).append(pair.target.name)
     said = []
     for (where, told), names in found.items():
