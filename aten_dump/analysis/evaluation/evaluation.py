@@ -663,8 +663,8 @@ class Evaluation:
 
     @property
     def rests_on_unseen(self) -> bool:
-        """True if a call without recorded ops, as the backward of `prod`, made a source: other contents do not fit."""
-        return any(value.producer is not None for value in self.sources.values())
+        """True if a backward without recorded ops, as that of `prod`, made a source: other contents do not fit."""
+        return any(is_of_node(value) for value in self.sources.values())
 
     def alone(self, other: Evaluation) -> frozenset[int]:
         """Return the ids of calls that were not run and have no counterpart, such as a compiler's regions."""
@@ -866,6 +866,12 @@ def _as_held(tensor: torch.Tensor, value: Value) -> torch.Tensor:
     if not value.is_floating or value.dtype.is_complex or tensor.layout is not torch.strided:
         return tensor
     return torch.where(tensor == tensor.round(), tensor.to(value.dtype).to(tensor.dtype), tensor)
+
+
+def is_of_node(value: Value) -> bool:
+    """Return True if a backward without recorded ops made a value."""
+    made = value.producer
+    return made is not None and made[0].kind == "node"
 
 
 def _move(tensor: torch.Tensor, jitter: float, exact: float, generator: torch.Generator) -> None:

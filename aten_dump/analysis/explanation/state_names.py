@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ...dump import Call, Value
 from ...store.op_names import UNSCALE_GRADIENTS, read_op_name, reads_no_elements
-from ..evaluation.evaluation import Evaluation
+from ..evaluation.evaluation import Evaluation, is_of_node
 from ..flow.data_flow import DataFlow
 from ..flow.leaves import leaf_gradients, named_leaves
 from ..signatures.signature import sign_value
@@ -132,7 +132,7 @@ def begins_otherwise(
         odd: what each side reads from outside and the other side does not have.
     """
     names = [StateNames(side.flow) for side in sides]
-    outside = [[value for value in odd[side] if value.producer is None] for side in (0, 1)]
+    outside = [[value for value in odd[side] if not is_of_node(value)] for side in (0, 1)]
     found = [dict.fromkeys(names[side].of(value) for value in outside[side]) for side in (0, 1)]
     known = [{names[side].of(value) for value in sides[side].sources.values()} for side in (0, 1)]
     said, is_resumed = [], True

@@ -14,11 +14,12 @@ from ...errors import AtenDumpError, FormatError, MissingDataError, ReplayError
 from ...store.op_names import is_workspace
 from .kernel_ops import unknown_slots
 from .rounding_error import SUSPECT, LocalError, Rounding, measure, measure_exact, terms_of
-from .run_op import Run, find_op, recorded_slots, result_slots, run_call, run_in, said_by, without
+from .run_op import Run, find_op, recorded_slots, result_slots, run_call, run_in, run_on, said_by, without
 from .shared_memory import Moment, Surroundings, check_readable
 
 REPLAY_BYTES: Final = 256 << 20
 _DRAWS: Final = 8  # of rounding within a kernel
+_MOVES: Final = 2  # of the inputs of an op
 _CPU: Final = torch.device("cpu")
 Storages = Mapping[Moment, torch.Tensor]  # the bytes of storages at a version
 Undefined = Mapping[str, torch.Tensor]  # by slot of a call's results, which elements depend on undefined memory
@@ -136,7 +137,10 @@ def rounded_otherwise(
     undefined: Undefined | None = None,
     known: Storages | None = None,
 ) -> tuple[LocalError, ...]:
-    """Return the errors of a generated kernel held against other roundings too, if it seems wrong.
+    """Return the errors of a call held against other roundings too, if it seems wrong.
+
+    What a generated kernel makes on the way may be rounded otherwise. An op that adds up may lose digits of its inputs
+    where these cancel, in another order than that of this machine: so what a rounding of its inputs moves is no error.
 
     Args:
         call: an aten call.
@@ -145,13 +149,41 @@ def rounded_otherwise(
         undefined: which elements are not looked at.
         known: what is known of memory that had been written in part.
     """
-    for draw in range(1, _DRAWS + 1):
-        if call.kernel is None or reference is None or all(error.ratio <= SUSPECT for error in errors):
+    for draw in range(1, (_DRAWS if call.kernel is not None else _MOVES) + 1):
+        if reference is None or all(error.ratio <= SUSPECT for error in errors):
             break
-        other = run_in(find_op(call), call, Surroundings(cast=True, known=known or {}, rounding=draw))
-        pairs = zip(errors, measured(call, other, reference, undefined), strict=True)
+        other = _rounded(call, draw, known or {})
+        if other is None:
+            break
+        found = {error.slot: error for error in measured(call, other, reference, undefined)}
+        pairs = ((error, found.get(error.slot, error)) for error in errors)
         errors = tuple(min(pair, key=lambda error: error.ratio) for pair in pairs)
     return errors
+
+
+def _rounded(call: Call, draw: int, known: Storages) -> Run | None:
+    """Run a call in float64 with other roundings; None if these are no excuse for its op, or it cannot be run."""
+    op = find_op(call)
+    if call.kernel is not None:
+        return run_in(op, call, Surroundings(cast=True, known=known, rounding=draw))
+    values = {value.id: value for _, value in call.input_values()}
+    is_said = all(value.has_data and not value.undefined for value in values.values())
+    if not is_said or call.mutated or torch.Tag.pointwise in getattr(op, "tags", ()):
+        return None
+    generator = torch.Generator().manual_seed(draw)
+
+    def moved(value: Value) -> torch.Tensor:
+        tensor = value.shared_tensor()
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+            return tensor
+        signs = torch.randint(0, 2, tensor.shape, generator=generator).double() * 2 - 1
+        return tensor.double() * (1 + signs * torch.finfo(tensor.dtype).eps / 2)
+
+    given = {number: moved(value) for number, value in values.items()}
+    try:
+        return run_on(call, lambda value: given[value.id])
+    except AtenDumpError:
+        return None
 
 
 def measured(

@@ -172,3 +172,19 @@ def test_an_op_that_could_draw_and_does_not_draws_nothing_else(record: Callable[
 
     one, other = attended(0), attended(1)
     assert not draws_otherwise(one, other)
+
+
+@pytest.mark.parametrize("seed", [33, 38, 140])
+def test_digits_that_cancel_are_lost_by_any_formula(seed: int, make: Make) -> None:
+    """The gradient of a softmax over two scores: what is left of each is far below what both have in common."""
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.zeros(1, 2, 4)
+    probs[..., :1] = torch.rand(1, 2, 1, generator=generator)
+    probs[..., 1:2] = 1 - probs[..., :1]
+    grad = torch.randn(1, 2, 4, generator=generator) * 1e-3 + 1.0
+    products = grad * probs
+    made = products - probs * products.sum(-1, keepdim=True)
+    honest = errors(make("aten::_softmax_backward_data", (grad, probs, -1, torch.float32), made))["output.0"]
+    assert honest.ratio <= SUSPECT, honest
+    wrong = errors(make("aten::_softmax_backward_data", (grad, probs, -1, torch.float32), made * 1.02))["output.0"]
+    assert wrong.ratio > SUSPECT, wrong
