@@ -174,7 +174,7 @@ def test_an_op_that_could_draw_and_does_not_draws_nothing_else(record: Callable[
     assert not draws_otherwise(one, other)
 
 
-@pytest.mark.parametrize("seed", [33, 38, 140])
+@pytest.mark.parametrize("seed", [37, 120, 203])
 def test_digits_that_cancel_are_lost_by_any_formula(seed: int, make: Make) -> None:
     """The gradient of a softmax over two scores: what is left of each is far below what both have in common."""
     generator = torch.Generator().manual_seed(seed)
