@@ -187,7 +187,7 @@ class Shared:
     """What both evaluations of a step share."""
 
     numbering: Numbering = field(default_factory=Numbering)
-    choices: Choices = field(default_factory=lambda: Choices())
+    choices: Choices = field(default_factory=Choices)
     outcomes: dict[Hashable, dict[str, Value]] = field(default_factory=dict)  # of the target's unrun calls
     in_python: NumbersInPython = field(default_factory=NumbersInPython)
     files: FileMemory = field(default_factory=FileMemory)

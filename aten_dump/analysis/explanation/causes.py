@@ -431,8 +431,8 @@ class Causes:
             if known is not None and self._candidates.is_asked_otherwise(known):
                 return self._same_op(known.target, known.baseline)
             if known is not None and self._shows_what_will_be(known):
-                slot, text = next(self._rewired(known.target, known.baseline))
-                return Cause("rewired", known.target, known.baseline, text, "", slot)
+                for slot, text in self._rewired(known.target, known.baseline):
+                    return Cause("rewired", known.target, known.baseline, text, "", slot)
         if first is None or other is None:
             return self._one_sided(first, other, cones)
         counts = [Counter(call.op for call in cone.calls.values()) for cone in cones]

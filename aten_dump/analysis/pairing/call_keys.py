@@ -26,7 +26,7 @@ def place_of(call: Call) -> ProgramPlace:
 
 
 def line_of(call: Call) -> str:
-    """Return the line of a call; if two versions of a program are compared, by its name in the baseline's."""
+    """Return the line of a call. Of two versions of a program, it has the name that it has in the baseline."""
     where = call.where
     return call.rank.line_names.get(where, where)
 

@@ -43,9 +43,9 @@ def name_lines_alike(target: RankDump, baseline: RankDump, pairs: Iterable[tuple
     for call, other in pairs:
         if call.kind == "aten" and call.op == other.op and call.phase != "backward":
             votes[call.where][other.where] += 1
-    if any(line not in others for line, others in votes.items()):
-        lines = _lines_of(target), {str(line) for line in _lines_of(baseline)}
-        target.line_names = dict(_names(votes, *lines))
+    is_moved = any(line not in others for line, others in votes.items())
+    theirs = {str(line) for line in _lines_of(baseline)} if is_moved else set()
+    target.line_names = dict(_names(votes, _lines_of(target), theirs)) if is_moved else {}
 
 
 def _lines_of(rank: RankDump) -> list[_Line]:
@@ -82,7 +82,7 @@ def _moved(votes: Mapping[str, Counter[str]]) -> dict[str, _File]:
         if line is not None and other is not None and line.function == other.function:
             found[line.file, other.file].append((line, other))
     chains = sorted((files, _in_order(pairs)) for files, pairs in found.items())
-    chains.sort(key=lambda item: len(item[1]))  # of several files that one line up with, the last has most lines
+    chains.sort(key=lambda item: len(item[1]))  # if several files line up with one, the longest chain is the last
     return {ours: _File(its, {one: two.number - one.number for one, two in chain}) for (ours, its), chain in chains}
 
 

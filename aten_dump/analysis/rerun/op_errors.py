@@ -179,8 +179,8 @@ def _rounded(call: Call, draw: int, known: Storages) -> Run | None:
         signs = torch.randint(0, 2, tensor.shape, generator=generator).double() * 2 - 1
         return tensor.double() * (1 + signs * torch.finfo(tensor.dtype).eps / 2)
 
-    given = {number: moved(value) for number, value in values.items()}
     try:
+        given = {number: moved(value) for number, value in values.items()}
         return run_on(call, lambda value: given[value.id])
     except AtenDumpError:
         return None
